@@ -1,0 +1,67 @@
+//! Bootstrap: how ranks exchange small things before they have a transport.
+//!
+//! The model is a key-value store that all ranks of a job reach: a value is put once and read by whoever waits for
+//! its key. Everything else (all-gather, agreement) is built on that here, so that a launcher's own store can serve.
+
+use std::time::{Duration, Instant};
+
+use crate::{BootstrapError, Node, Rank, Team};
+
+/// A rank's way to the store of its job.
+pub trait Bootstrap: Send + Sync {
+    /// This rank.
+    fn rank(&self) -> Rank;
+
+    /// Ranks of the job.
+    fn ranks(&self) -> usize;
+
+    /// The machine that this rank runs on.
+    fn node(&self) -> Node;
+
+    /// Puts a value. A key is put once.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    fn put(&self, key: &str, value: &[u8]) -> Result<(), BootstrapError>;
+
+    /// The value of a key, `None` if nobody has put it within `timeout`.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    fn get(&self, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>, BootstrapError>;
+}
+
+impl dyn Bootstrap + '_ {
+    /// Puts `value` under `key` for this rank and returns what each member of `team` put, in team order.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Missing`] names every rank that had put nothing after `timeout`.
+    pub fn all_gather(
+        &self,
+        team: &Team,
+        key: &str,
+        value: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<Vec<u8>>, BootstrapError> {
+        let start = Instant::now();
+        self.put(&format!("{key}/{}", self.rank().0), value)?;
+        let mut values = Vec::with_capacity(team.len());
+        let mut missing = Vec::new();
+        for &member in team.members() {
+            let left = timeout.saturating_sub(start.elapsed());
+            match self.get(&format!("{key}/{}", member.0), left)? {
+                Some(value) => values.push(value),
+                None => missing.push(member.0.to_string()),
+            }
+        }
+        if missing.is_empty() {
+            return Ok(values);
+        }
+        let plural = if missing.len() == 1 { "rank" } else { "ranks" };
+        Err(BootstrapError::Missing {
+            what: key.to_owned(),
+            missing: format!("{plural} {}", missing.join(", ")),
+            waited: start.elapsed(),
+        })
+    }
+}

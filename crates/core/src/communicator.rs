@@ -1,0 +1,407 @@
+//! Communicators: a team plus its transport, windows, epoch and error state.
+//!
+//! A process may have any number of them; each opens its own transport, so that a fault of one leaves the others
+//! alone. Calls that say "collective" are made by every rank of the team, in the same order. The first error is
+//! sticky: after it every call says [`CommError::Failed`], and nothing is published any more.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::{
+    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, MemoryKind, Node, OpKind, OpenOptions, Queue,
+    QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
+};
+
+/// By which path windows reach peers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Path {
+    /// Load / store where it reaches, queues elsewhere.
+    #[default]
+    Auto,
+    /// Load / store only; a peer that it does not reach is an error.
+    LoadStore,
+    /// Queues only.
+    Queue,
+}
+
+impl Path {
+    /// The name that is printed and accepted.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::LoadStore => "load-store",
+            Self::Queue => "queue",
+        }
+    }
+}
+
+/// How a communicator is made.
+#[derive(Clone, Debug)]
+pub struct CommOptions {
+    /// Name, different for each communicator of a job, the same on all its ranks.
+    pub name: String,
+    /// Device of the transport; empty for its first usable one.
+    pub device: String,
+    /// Upper bound of every wait.
+    pub timeout: Duration,
+    /// Path of its windows.
+    pub path: Path,
+    /// Slots of each queue.
+    pub queue_depth: usize,
+}
+
+impl Default for CommOptions {
+    fn default() -> Self {
+        Self {
+            name: "world".to_owned(),
+            device: String::new(),
+            timeout: Duration::from_secs(30),
+            path: Path::Auto,
+            queue_depth: QueueOptions::default().depth,
+        }
+    }
+}
+
+/// A team and how it communicates.
+pub struct Communicator {
+    shared: Arc<Shared>,
+    team: Team,
+    position: usize,
+    name: String,
+    sequence: AtomicU64,
+}
+
+/// What a communicator, its sub-communicators and their windows have in common.
+pub(crate) struct Shared {
+    bootstrap: Arc<dyn Bootstrap>,
+    transport: Arc<dyn Transport>,
+    endpoints: Vec<Endpoint>,
+    nodes: Vec<Node>,
+    queues: Vec<OnceLock<Arc<dyn Queue>>>,
+    path: Path,
+    queue_depth: usize,
+    timeout: Duration,
+    rank: Rank,
+    error: OnceLock<CommError>,
+}
+
+impl Shared {
+    pub(crate) fn transport(&self) -> &dyn Transport {
+        &*self.transport
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    pub(crate) fn map(&self, remote: &RemoteRegion) -> Option<NonNull<u8>> {
+        if self.path == Path::Queue { None } else { self.transport.map(remote) }
+    }
+
+    /// The queue to a peer, made at its first use.
+    pub(crate) fn queue(&self, peer: Rank) -> Result<&dyn Queue, CommError> {
+        let cell = &self.queues[peer.index()];
+        if let Some(queue) = cell.get() {
+            return Ok(&**queue);
+        }
+        let options = QueueOptions { depth: self.queue_depth, ordered: true, ..QueueOptions::default() };
+        let queue = self.transport.queue(QueueTarget::Peer(peer), options)?;
+        Ok(&**cell.get_or_init(|| queue))
+    }
+
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), CommError> {
+        match self.error.get() {
+            None => Ok(()),
+            Some(first) => Err(CommError::Failed(Box::new(first.clone()))),
+        }
+    }
+
+    /// Makes an error sticky and tells the other ranks; returns it.
+    pub(crate) fn fail(&self, error: CommError) -> CommError {
+        if self.error.set(error.clone()).is_ok() && error.fault().is_none() {
+            let rank = self.rank;
+            self.transport.report(Fault { culprit: rank, kind: FaultKind::Failed, reporter: rank });
+        }
+        error
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let mode = if std::thread::panicking() || self.error.get().is_some() { Shutdown::Abort } else { Shutdown::Drain };
+        if let Err(error) = self.transport.shutdown(mode) {
+            tracing::warn!(rank = self.rank.0, %error, "the transport did not shut down cleanly");
+        }
+    }
+}
+
+impl Communicator {
+    /// Opens `plugin` on every rank of the job and connects all of them. Collective over the job.
+    ///
+    /// # Errors
+    /// [`CommError`] if a rank is missing, cannot open the transport, cannot be reached, or was given other options.
+    pub fn new(
+        bootstrap: Arc<dyn Bootstrap>,
+        plugin: &dyn TransportPlugin,
+        options: CommOptions,
+    ) -> Result<Self, CommError> {
+        let (rank, ranks, timeout) = (bootstrap.rank(), bootstrap.ranks(), options.timeout);
+        let team = Team::world(ranks);
+        let key = |what: &str| format!("{}/{what}", options.name);
+
+        let node = bootstrap.node();
+        let gathered = bootstrap.all_gather(&team, &key("node"), node.identity().as_bytes(), timeout)?;
+        let nodes: Vec<Node> =
+            gathered.into_iter().map(|node| Node::new(String::from_utf8_lossy(&node).into_owned())).collect();
+        let ranks_on_node = nodes.iter().filter(|other| **other == node).count();
+
+        let device = match options.device.as_str() {
+            "" => plugin.probe().into_iter().find(|probed| probed.usable.is_ok()).map_or_else(String::new, |p| p.device),
+            device => device.to_owned(),
+        };
+        let opened = plugin.open(&device, OpenOptions { rank, ranks, node, ranks_on_node, timeout });
+        let reached = opened.map_err(|error| error.to_string()).and_then(|transport| {
+            let unreachable = nodes.iter().enumerate().find_map(|(peer, node)| {
+                match transport.reach(Rank::new(peer), node) {
+                    crate::Reach::Yes(_) => None,
+                    crate::Reach::No(reason) => Some(format!("{} cannot be reached: {reason}", Rank::new(peer))),
+                }
+            });
+            unreachable.map_or(Ok(transport), Err)
+        });
+        let address = reached.as_ref().map(|transport| transport.address()).map_err(Clone::clone);
+        let addresses = exchange(&*bootstrap, &team, &key("address"), address, timeout)?;
+        let transport = reached.expect("exchange returned every rank's error, this rank's too");
+
+        let peers: Vec<_> = addresses.into_iter().enumerate().map(|(peer, blob)| (Rank::new(peer), blob)).collect();
+        let connected = transport.connect(&peers).wait(timeout);
+        let done = connected.as_ref().map(|_| Vec::new()).map_err(ToString::to_string);
+        exchange(&*bootstrap, &team, &key("connected"), done, timeout)?;
+
+        let shared = Shared {
+            bootstrap,
+            endpoints: connected?,
+            nodes,
+            queues: (0..ranks).map(|_| OnceLock::new()).collect(),
+            transport,
+            path: options.path,
+            queue_depth: options.queue_depth,
+            timeout,
+            rank,
+            error: OnceLock::new(),
+        };
+        let communicator =
+            Self { shared: Arc::new(shared), team, position: rank.index(), name: options.name, sequence: AtomicU64::new(0) };
+        communicator.agree(
+            "communicator",
+            &[
+                ("transport", communicator.shared.transport.info().name.to_owned()),
+                ("version", env!("CARGO_PKG_VERSION").to_owned()),
+                ("ranks", ranks.to_string()),
+                ("path", options.path.name().to_owned()),
+            ],
+        )?;
+        Ok(communicator)
+    }
+
+    /// This rank's position in the team: what collectives call the rank.
+    pub fn rank(&self) -> usize {
+        self.position
+    }
+
+    /// Ranks of the team.
+    pub fn ranks(&self) -> usize {
+        self.team.len()
+    }
+
+    /// The team.
+    pub fn team(&self) -> &Team {
+        &self.team
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &dyn Transport {
+        self.shared.transport()
+    }
+
+    /// The connected peers, by world rank.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.shared.endpoints
+    }
+
+    /// Whether windows of host memory can be mapped from every rank of the team: load / store reaches all of them, and
+    /// the path does not forbid it.
+    pub fn maps_all(&self) -> bool {
+        let caps = |class| self.shared.transport.caps(class, MemoryKind::Host, OpKind::Put);
+        let mapped = |endpoint: &Endpoint| caps(endpoint.class).is_some_and(|caps| caps.load_store);
+        let ours = |endpoint: &&Endpoint| self.team.position(endpoint.peer).is_some();
+        self.shared.path != Path::Queue && self.shared.endpoints.iter().filter(ours).all(mapped)
+    }
+
+    /// Upper bound of every wait.
+    pub fn timeout(&self) -> Duration {
+        self.shared.timeout
+    }
+
+    /// The members of this team on this rank's node, in team order.
+    pub fn local_team(&self) -> Team {
+        let nodes = &self.shared.nodes;
+        let here = &nodes[self.shared.rank.index()];
+        let members = self.team.members().iter().copied().filter(|member| nodes[member.index()] == *here);
+        Team::new(members).expect("this rank is on its own node")
+    }
+
+    /// A communicator over a part of this team, or `None` on the ranks that are not in it. It shares the transport and
+    /// the error state. Collective over this communicator's team, with the same `team` on every rank that is in it.
+    ///
+    /// # Errors
+    /// [`CommError::Misuse`] if the team has a member that this one has not.
+    pub fn split(&self, team: &Team) -> Result<Option<Self>, CommError> {
+        let number = self.sequence.fetch_add(1, Ordering::Relaxed);
+        if let Some(stranger) = team.members().iter().find(|member| self.team.position(**member).is_none()) {
+            let reason = format!("{stranger} is not in the team that is split");
+            return Err(CommError::Misuse { what: "split", reason });
+        }
+        Ok(team.position(self.shared.rank).map(|position| Self {
+            shared: Arc::clone(&self.shared),
+            team: team.clone(),
+            position,
+            name: format!("{}/{number}.{}", self.name, team.member(0).0),
+            sequence: AtomicU64::new(0),
+        }))
+    }
+
+    /// New symmetric memory of `bytes` on each rank, zeroed. Collective.
+    ///
+    /// # Errors
+    /// [`CommError::Peer`] on every rank if one of them cannot give the memory; [`CommError::Mismatch`] if the ranks
+    /// ask for different sizes.
+    pub fn window(&self, bytes: usize, kind: MemoryKind) -> Result<Window, CommError> {
+        self.shared.check()?;
+        let timeout = self.shared.timeout;
+        let key = self.next_key("window");
+        self.agree("window", &[("bytes", bytes.to_string()), ("memory", kind.to_string())])?;
+        let allocated = self.shared.transport.allocate(bytes, kind).wait(timeout);
+        let exported = allocated.as_ref().map_err(ToString::to_string).and_then(|region| {
+            self.shared.transport.export(region, self.team.members()).map_err(|error| error.to_string())
+        });
+        let blobs = exchange(&*self.shared.bootstrap, &self.team, &key, exported, timeout)?;
+        let region = allocated?;
+        let import = |(position, blob): (usize, Vec<u8>)| {
+            self.shared.transport.import(self.team.member(position), &blob).wait(timeout)
+        };
+        let remotes = blobs.into_iter().enumerate().map(import).collect::<Result<Vec<_>, ControlError>>();
+        let done = remotes.as_ref().map(|_| Vec::new()).map_err(ToString::to_string);
+        exchange(&*self.shared.bootstrap, &self.team, &format!("{key}/imported"), done, timeout)?;
+        let window = Window::new(Arc::clone(&self.shared), self.team.clone(), self.position, region, remotes?);
+        let unmapped = (0..self.ranks()).find(|&position| window.map(position).is_none());
+        if let Some(position) = unmapped.filter(|_| self.shared.path == Path::LoadStore) {
+            let reason = format!(
+                "path load-store was forced, but transport {} does not map {}; use auto or queue",
+                self.transport().info().name,
+                self.team.member(position)
+            );
+            return Err(CommError::Misuse { what: "window", reason });
+        }
+        Ok(window)
+    }
+
+    /// Makes sure that every rank was given the same. Collective.
+    ///
+    /// # Errors
+    /// [`CommError::Mismatch`] names the first field that differs, and the rank.
+    pub fn agree(&self, what: &str, fields: &[(&str, String)]) -> Result<(), CommError> {
+        self.shared.check()?;
+        let key = self.next_key(what);
+        let text = fields.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\u{1f}");
+        let bootstrap = &*self.shared.bootstrap;
+        let all = bootstrap.all_gather(&self.team, &key, text.as_bytes(), self.shared.timeout)?;
+        for (position, theirs) in all.iter().enumerate() {
+            let theirs = String::from_utf8_lossy(theirs);
+            let mut theirs = theirs.split('\u{1f}');
+            for (field, given) in fields {
+                let value = theirs.next().unwrap_or("absent");
+                if value != given {
+                    return Err(CommError::Mismatch {
+                        what: what.to_owned(),
+                        field: (*field).to_owned(),
+                        given: given.clone(),
+                        theirs: value.to_owned(),
+                        peer: self.team.member(position),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a signal; returns the word. The first failure is sticky.
+    ///
+    /// # Errors
+    /// [`CommError::Wait`], or [`CommError::Failed`] after an earlier error.
+    #[inline]
+    pub fn wait(&self, wait: &Wait<'_>) -> Result<u64, CommError> {
+        self.shared.check()?;
+        self.shared.transport.signal_wait(wait).map_err(|error| self.shared.fail(error.into()))
+    }
+
+    /// Ends all waits of all ranks with an error that names this rank.
+    pub fn abort(&self) {
+        let rank = self.shared.rank;
+        self.shared.transport.report(Fault { culprit: rank, kind: FaultKind::Aborted, reporter: rank });
+        let _ = self.shared.error.set(CommError::Misuse { what: "abort", reason: "this rank called abort".to_owned() });
+    }
+
+    /// Makes an error of a collective sticky and tells the other ranks; returns it.
+    pub fn fail(&self, error: CommError) -> CommError {
+        self.shared.fail(error)
+    }
+
+    /// The first error, once there is one.
+    pub fn error(&self) -> Option<&CommError> {
+        self.shared.error.get()
+    }
+
+    fn next_key(&self, what: &str) -> String {
+        format!("{}/{what}/{}", self.name, self.sequence.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Communicator({:?}, position {} of {})", self.name, self.position, self.team.len())
+    }
+}
+
+/// All-gathers results, so that a failure of one rank is an error on every rank instead of a wait without end.
+fn exchange(
+    bootstrap: &dyn Bootstrap,
+    team: &Team,
+    key: &str,
+    result: Result<Vec<u8>, String>,
+    timeout: Duration,
+) -> Result<Vec<Vec<u8>>, CommError> {
+    let message = match &result {
+        Ok(value) => [b"+", value.as_slice()].concat(),
+        Err(reason) => [b"-", reason.as_bytes()].concat(),
+    };
+    let all = bootstrap.all_gather(team, key, &message, timeout)?;
+    let unpack = |(position, message): (usize, Vec<u8>)| match message.split_first() {
+        Some((b'+', value)) => Ok(value.to_vec()),
+        Some((_, reason)) => Err(CommError::Peer {
+            what: key.to_owned(),
+            peer: team.member(position),
+            reason: String::from_utf8_lossy(reason).into_owned(),
+        }),
+        None => Err(CommError::Peer {
+            what: key.to_owned(),
+            peer: team.member(position),
+            reason: "it sent an empty message".to_owned(),
+        }),
+    };
+    all.into_iter().enumerate().map(unpack).collect()
+}

@@ -1,0 +1,144 @@
+//! Transports: backends that reach peers.
+//!
+//! A transport moves bytes and knows nothing of collectives. Its control plane (open, connect, register, export,
+//! import) returns [`Request`]s; its data plane (queues, mapped memory, signals) is synchronous, poll-style, and
+//! neither allocates nor locks. The rules are in [`contract`](crate::contract).
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::{
+    Caps, ControlError, Endpoint, Fault, Memory, MemoryKind, Node, OpKind, OpenError, PeerClass, Queue, QueueOptions,
+    QueueTarget, Rank, Reach, Region, RemoteRegion, Request, Wait, WaitError,
+};
+
+/// What a transport says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportInfo {
+    /// The name that selection prints and accepts.
+    pub name: &'static str,
+    /// Version of the backend.
+    pub version: &'static str,
+    /// One line for people.
+    pub summary: &'static str,
+}
+
+/// A device that a transport could use, or could not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probed {
+    /// The name that `open` accepts.
+    pub device: String,
+    /// `Ok` with a line for people, or the reason why it was left out.
+    pub usable: Result<String, String>,
+}
+
+/// What a transport is told when it is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// This rank, in the world.
+    pub rank: Rank,
+    /// Ranks of the world.
+    pub ranks: usize,
+    /// The machine that this rank runs on.
+    pub node: Node,
+    /// Ranks on this node, for wait policies and core binding.
+    pub ranks_on_node: usize,
+    /// Upper bound of every wait.
+    pub timeout: Duration,
+}
+
+/// A backend, before it is opened.
+pub trait TransportPlugin: Send + Sync {
+    /// What it says about itself.
+    fn info(&self) -> TransportInfo;
+
+    /// The devices that it could use, and a reason for each one left out.
+    fn probe(&self) -> Vec<Probed>;
+
+    /// Opens a device for one rank. Any number of times in a process.
+    ///
+    /// # Errors
+    /// [`OpenError`] if there is no such device or the system refuses.
+    fn open(&self, device: &str, options: OpenOptions) -> Result<Arc<dyn Transport>, OpenError>;
+}
+
+/// How a transport ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Tell the peers that this rank is done; what is queued completes first.
+    Drain,
+    /// Drop what is queued; peers that still need this rank learn of a fault.
+    Abort,
+}
+
+/// An opened backend of one rank.
+pub trait Transport: Send + Sync {
+    /// What it says about itself.
+    fn info(&self) -> TransportInfo;
+
+    /// What it gives for an operation on such memory of such a peer; `None` if it does not do it at all.
+    fn caps(&self, class: PeerClass, memory: MemoryKind, op: OpKind) -> Option<Caps>;
+
+    /// Whether it can reach a peer on that node, before connecting.
+    fn reach(&self, peer: Rank, node: &Node) -> Reach;
+
+    /// What peers need to connect to this rank, any length.
+    fn address(&self) -> Vec<u8>;
+
+    /// Connects to peers, given their addresses. Every rank connects to the same set, itself included.
+    fn connect(&self, peers: &[(Rank, Vec<u8>)]) -> Request<Vec<Endpoint>>;
+
+    /// Registered memory of the transport's own choosing, zeroed.
+    fn allocate(&self, bytes: usize, kind: MemoryKind) -> Request<Region>;
+
+    /// Registers the caller's memory as a source and target of queue operations.
+    ///
+    /// # Safety
+    /// The caller keeps the memory valid until the last clone of the region is dropped.
+    unsafe fn register(&self, memory: Memory) -> Request<Region>;
+
+    /// The key blob by which these connected peers import a region, any length. Each of them imports it once.
+    ///
+    /// The audience is named because some memory is shared by handing a descriptor to each peer.
+    ///
+    /// # Errors
+    /// [`ControlError`] if this region cannot be exported.
+    fn export(&self, region: &Region, peers: &[Rank]) -> Result<Vec<u8>, ControlError>;
+
+    /// A connected peer's exported region.
+    fn import(&self, peer: Rank, blob: &[u8]) -> Request<RemoteRegion>;
+
+    /// A new queue.
+    ///
+    /// # Errors
+    /// [`ControlError`] if there is no such target or the options cannot be had.
+    fn queue(&self, target: QueueTarget, options: QueueOptions) -> Result<Arc<dyn Queue>, ControlError>;
+
+    /// First byte of a peer's region, where load / store reaches it; valid while the region lives.
+    fn map(&self, region: &RemoteRegion) -> Option<NonNull<u8>>;
+
+    /// Tells a peer that a word in its memory was stored through a mapped pointer, so that a sleeping waiter looks.
+    /// Without it the waiter still looks, but later.
+    fn notify(&self, peer: Rank);
+
+    /// Waits for a signal, making progress meanwhile; returns the word that fulfilled the condition. On return
+    /// everything that the signal covers is visible to the caller.
+    ///
+    /// # Errors
+    /// [`WaitError`] after the transport's deadline, or as soon as the job has a fault that concerns this wait.
+    fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError>;
+
+    /// The job's first fault, if there is one.
+    fn fault(&self) -> Option<Fault>;
+
+    /// Records a fault for all connected ranks unless there is one already; returns the one that stands.
+    fn report(&self, fault: Fault) -> Fault;
+
+    /// Ends this rank's part. Idempotent; dropping the transport without it is a death to the peers.
+    ///
+    /// # Errors
+    /// [`ControlError`] if what is queued did not drain in time.
+    fn shutdown(&self, mode: Shutdown) -> Result<(), ControlError>;
+}
+

@@ -1,0 +1,228 @@
+//! Windows: symmetric registered memory.
+//!
+//! Every rank of a team has the same number of bytes, addressed by (team position, offset). Where load / store reaches
+//! a peer, [`map`](Window::map) gives a pointer; everywhere, [`put`](Window::put) and [`signal`](Window::signal) move
+//! bytes and words by whatever path the communicator chose. A window is made together by all ranks of a communicator
+//! ([`Communicator::window`](crate::Communicator::window)) and dropped alone: a peer's late store lands in memory that
+//! its own mapping keeps alive.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::communicator::Shared;
+use crate::{
+    CommError, Completion, LocalAddress, MemoryKind, Op, PostError, Region, RemoteAddress, RemoteRegion, SignalAction,
+    SignalUpdate, Strength, Team, Ticket,
+};
+
+/// Symmetric memory of a team.
+#[derive(Clone)]
+pub struct Window {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    team: Team,
+    position: usize,
+    region: Region,
+    remotes: Vec<RemoteRegion>,
+    maps: Vec<Option<NonNull<u8>>>,
+}
+
+// SAFETY: the pointers are mappings that `remotes` keep alive; all access through them is by the ordering contract.
+unsafe impl Send for Inner {}
+// SAFETY: as for Send; the struct itself is immutable.
+unsafe impl Sync for Inner {}
+
+impl Window {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        team: Team,
+        position: usize,
+        region: Region,
+        remotes: Vec<RemoteRegion>,
+    ) -> Self {
+        let maps = remotes.iter().map(|remote| shared.map(remote)).collect();
+        Self { inner: Arc::new(Inner { shared, team, position, region, remotes, maps }) }
+    }
+
+    /// Bytes on each rank.
+    pub fn bytes(&self) -> usize {
+        self.inner.region.bytes()
+    }
+
+    /// Where the memory lives.
+    pub fn kind(&self) -> MemoryKind {
+        self.inner.region.kind()
+    }
+
+    /// This rank's part.
+    pub fn region(&self) -> &Region {
+        &self.inner.region
+    }
+
+    /// The part of the member at `position`, as operations address it.
+    pub fn remote(&self, position: usize) -> &RemoteRegion {
+        &self.inner.remotes[position]
+    }
+
+    /// First byte of the part of the member at `position`, where load / store reaches it. Always there for this rank.
+    pub fn map(&self, position: usize) -> Option<NonNull<u8>> {
+        if position == self.inner.position {
+            return NonNull::new(self.inner.region.address());
+        }
+        self.inner.maps[position]
+    }
+
+    /// This rank's word at `offset`.
+    ///
+    /// # Panics
+    /// If `offset` is no multiple of 8 or beyond the window.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        self.check_word(offset);
+        // SAFETY: checked to be inside this rank's region and aligned; the region lives as long as `self`, and words
+        // of a window are only accessed as atomics (the ordering contract).
+        unsafe { AtomicU64::from_ptr(self.inner.region.address().add(offset).cast()) }
+    }
+
+    /// Stores `value` into the word at `offset` of the member at `position`, as a strong signal: whoever sees it sees
+    /// all earlier puts and stores of this caller to that member.
+    ///
+    /// # Errors
+    /// [`CommError::Failed`] if the communicator has failed (then nothing is published), or the queue's error.
+    ///
+    /// # Panics
+    /// If `offset` is no multiple of 8 or beyond the window.
+    #[inline]
+    pub fn signal(&self, position: usize, offset: usize, value: u64) -> Result<(), CommError> {
+        self.check_word(offset);
+        let inner = &*self.inner;
+        inner.shared.check()?;
+        let Some(base) = self.map(position) else {
+            let signal = SignalUpdate {
+                target: self.remote_address(position, offset),
+                action: SignalAction::Set,
+                value,
+                strength: Strength::Strong,
+            };
+            return self.post(position, &[Op::Signal(signal)]).map(|_| ());
+        };
+        // SAFETY: checked to be inside the member's region (all parts have the same size) and aligned; the mapping
+        // lives as long as `self`; words of a window are only accessed as atomics (the ordering contract).
+        let word = unsafe { AtomicU64::from_ptr(base.as_ptr().add(offset).cast()) };
+        word.store(value, Ordering::Release);
+        if position != inner.position {
+            inner.shared.transport().notify(inner.team.member(position));
+        }
+        Ok(())
+    }
+
+    /// Moves `bytes` from `source` to `offset` of the member at `position`. The source is unchanged by the caller
+    /// until [`flush`](Self::flush).
+    ///
+    /// # Errors
+    /// [`CommError::Misuse`] if a range is outside its region; the queue's error.
+    pub fn put(
+        &self,
+        position: usize,
+        source: &Region,
+        source_offset: usize,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), CommError> {
+        self.inner.shared.check()?;
+        self.check_range("the window", self.bytes(), offset, bytes)?;
+        self.check_range("the source", source.bytes(), source_offset, bytes)?;
+        match self.map(position) {
+            Some(base) => {
+                // SAFETY: both ranges were checked; the regions live as long as the handles; that nobody else touches
+                // them meanwhile is the ordering contract. Overlap (a put to oneself) is legal for `copy`.
+                unsafe {
+                    std::ptr::copy(source.address().add(source_offset), base.as_ptr().add(offset), bytes);
+                }
+                Ok(())
+            }
+            None => {
+                let op = Op::Put {
+                    source: LocalAddress { region: source.key(), offset: source_offset as u64 },
+                    target: self.remote_address(position, offset),
+                    bytes: bytes as u64,
+                };
+                self.post(position, &[op]).map(|_| ())
+            }
+        }
+    }
+
+    /// Waits until the sources of all earlier puts to that member are reusable.
+    ///
+    /// # Errors
+    /// The queue's error.
+    pub fn flush(&self, position: usize) -> Result<(), CommError> {
+        let inner = &*self.inner;
+        inner.shared.check()?;
+        if self.map(position).is_some() {
+            return Ok(());
+        }
+        let queue = inner.shared.queue(inner.team.member(position))?;
+        let ticket = queue.flush();
+        queue
+            .wait(ticket, Completion::Local, inner.shared.timeout())
+            .map_err(|error| inner.shared.fail(error.into()))
+    }
+
+    fn post(&self, position: usize, ops: &[Op]) -> Result<Ticket, CommError> {
+        let shared = &self.inner.shared;
+        let queue = shared.queue(self.inner.team.member(position))?;
+        let mut start = None;
+        loop {
+            match queue.post(ops) {
+                Ok(ticket) => {
+                    queue.ring().map_err(|error| shared.fail(error.into()))?;
+                    queue.progress().map_err(|error| shared.fail(error.into()))?;
+                    return Ok(ticket);
+                }
+                Err(PostError::Busy { needed, free }) => {
+                    let start = *start.get_or_insert_with(std::time::Instant::now);
+                    if start.elapsed() >= shared.timeout() {
+                        return Err(shared.fail(PostError::Busy { needed, free }.into()));
+                    }
+                    queue.ring().map_err(|error| shared.fail(error.into()))?;
+                    if queue.progress().map_err(|error| shared.fail(error.into()))? == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                Err(error) => return Err(shared.fail(error.into())),
+            }
+        }
+    }
+
+    fn remote_address(&self, position: usize, offset: usize) -> RemoteAddress {
+        RemoteAddress { region: self.inner.remotes[position].key(), offset: offset as u64 }
+    }
+
+    #[inline]
+    fn check_word(&self, offset: usize) {
+        assert!(
+            offset.is_multiple_of(8) && offset < self.bytes(),
+            "a word at {offset} of a window of {} bytes: offsets of words are multiples of 8 inside it",
+            self.bytes()
+        );
+    }
+
+    fn check_range(&self, what: &str, limit: usize, offset: usize, bytes: usize) -> Result<(), CommError> {
+        if offset.checked_add(bytes).is_some_and(|end| end <= limit) {
+            return Ok(());
+        }
+        let reason = format!("{bytes} bytes at {offset} are outside {what} of {limit} bytes");
+        Err(CommError::Misuse { what: "put", reason })
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({} bytes on each of {} ranks)", self.bytes(), self.inner.team.len())
+    }
+}
