@@ -1,0 +1,59 @@
+//! Descriptors are closed on every path, good or bad. One test, alone in its process: it counts all of them.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use campanile_host::channel::{Channel, Listener};
+use campanile_host::memory::SharedMemory;
+use campanile_host::process::Pidfd;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
+}
+
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    maps.lines().filter(|line| line.contains("/memfd:")).count()
+}
+
+fn use_everything() {
+    let soon = || Instant::now() + Duration::from_secs(20);
+    let memory = SharedMemory::create("leaks", 5 << 20).expect("a little memory");
+    SharedMemory::create("leaks", 1 << 50).expect_err("too large");
+    SharedMemory::open(memory.fd().try_clone_to_owned().expect("open"), 5).expect_err("another size");
+
+    let listener = Listener::bind().expect("an address");
+    let client = Channel::connect(listener.address(), soon()).expect("somebody listens");
+    let server = listener.accept(soon()).expect("connected");
+    client.send(b"memory", Some(memory.fd()), soon()).expect("room");
+    let (_, fd) = server.recv(soon()).expect("sent");
+    SharedMemory::open(fd.expect("sent along"), 5 << 20).expect("sealed, of that size");
+    Channel::connect(b"campanile-nobody", soon()).expect_err("nobody listens");
+
+    // Descriptors that arrive with a message that is refused, and one that nobody receives.
+    let fds = [memory.fd(), memory.fd(), memory.fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut three = SendAncillaryBuffer::new(&mut space);
+    assert!(three.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(client.as_fd(), &[IoSlice::new(b"three")], &mut three, SendFlags::empty()).expect("room");
+    server.recv(soon()).expect_err("too many descriptors");
+    client.send(b"never received", Some(memory.fd()), soon()).expect("room");
+
+    Channel::pair().expect("a pair");
+    Pidfd::open(std::process::id()).expect("we live");
+}
+
+#[test]
+fn nothing_stays_open_and_nothing_stays_mapped() {
+    // Whatever the first use opens for good (nothing, today) is not a leak.
+    use_everything();
+    let before = (descriptors(), mappings());
+    assert_eq!(before.1, 0);
+    for _ in 0..10 {
+        use_everything();
+    }
+    assert_eq!((descriptors(), mappings()), before);
+}
