@@ -1,0 +1,57 @@
+//! What a process was told by who started it: its configuration, and its place in a job.
+
+use std::sync::Arc;
+
+use campanile_core::{Bootstrap, BootstrapError, Config, ConfigError};
+
+use crate::{StoreClient, ThreadBootstrap};
+
+/// A process could not join its job.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// Its configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Its job's store cannot be reached.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+}
+
+/// The configuration of this process: its environment, and the file that `CAMPANILE_CONFIG` names.
+///
+/// # Errors
+/// [`ConfigError`].
+pub fn configuration() -> Result<Config, ConfigError> {
+    let config = Config::load(std::env::vars_os(), None)?;
+    let Some(path) = config.config_file() else {
+        return Ok(config);
+    };
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Config::load(std::env::vars_os(), Some(&text)),
+        Err(error) => Err(ConfigError::File { path, reason: error.to_string() }),
+    }
+}
+
+/// Joins the job that the launcher's variables in `config` tell of. A process that was not launched is a job of its own,
+/// rank 0 of 1.
+///
+/// # Errors
+/// [`JoinError::Config`] if the variables make no sense, [`JoinError::Bootstrap`] if the store cannot be reached within
+/// the configured timeout.
+pub fn join(config: &Config) -> Result<Arc<dyn Bootstrap>, JoinError> {
+    let Some(launched) = config.launched()? else {
+        let alone = ThreadBootstrap::world(1).pop();
+        return Ok(Arc::new(alone.expect("a world of one rank has one member")));
+    };
+    let client = StoreClient::connect(&launched.store, launched.rank, launched.ranks, config.timeout())?;
+    Ok(Arc::new(client))
+}
+
+/// Joins the job that this process's environment tells of: [`configuration`], then [`join`].
+///
+/// # Errors
+/// [`JoinError`].
+pub fn from_env() -> Result<Arc<dyn Bootstrap>, JoinError> {
+    join(&configuration()?)
+}

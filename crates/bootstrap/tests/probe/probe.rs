@@ -1,0 +1,98 @@
+//! A launcher and a rank, as small as they can be: the tests start it, kill it and read what it writes.
+//!
+//! - `launch [ranks=N] [timeout=T] [grace=T] [captured] [signals] -- COMMAND ARGUMENTS...`: a launcher. Prints
+//!   `probe: ` and the outcome to stderr; exits with 0, 1 or 2, and with 99 if it has a child left.
+//! - `whoami`: what [`from_env`] says.
+//! - `gather TIMEOUT`: joins, gathers from all ranks, prints what came.
+//! - `connect ADDRESS`: connects to a store.
+//! - `connect-blindly ADDRESS`: the same without looking who listens there; prints how many bytes of an answer came.
+
+use std::io::{Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use campanile_bootstrap::{Launch, Output, StoreClient, from_env};
+use campanile_core::{Rank, Team, parse_duration};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments.as_slice() {
+        ["launch", options @ ..] => return launch(options),
+        ["whoami"] => whoami(),
+        ["gather", timeout] => gather(parse_duration(timeout).expect("a time")),
+        ["connect", address] => connect(address),
+        ["connect-blindly", address] => connect_blindly(address).map_err(|error| error.to_string()),
+        other => Err(format!("what is {other:?}?")),
+    };
+    match result {
+        Ok(text) => println!("{text}"),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn launch(arguments: &[&str]) -> ExitCode {
+    let split = arguments.iter().position(|argument| *argument == "--").expect("a -- before the command");
+    let (options, command) = (&arguments[..split], &arguments[split + 1..]);
+    let value = |name: &str| options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='));
+    let time = |name: &str| value(name).map(|text| parse_duration(text).expect("a time"));
+    let ranks = value("ranks").map_or(1, |ranks| ranks.parse().expect("a number"));
+    let captured = options.contains(&"captured");
+    let outcome = Launch::new(command[0], &command[1..], ranks)
+        .timeout(time("timeout"))
+        .grace(time("grace").unwrap_or(Duration::from_secs(2)))
+        .output(if captured { Output::Captured } else { Output::Prefixed })
+        .forward_signals(options.contains(&"signals"))
+        .run();
+    let code = match outcome {
+        Ok(outcome) => {
+            eprintln!("probe: {outcome}");
+            u8::from(outcome.failure.is_some())
+        }
+        Err(error) => {
+            eprintln!("probe: {error}");
+            if error.is_usage() { 2 } else { 1 }
+        }
+    };
+    // Not even the guardian, and no zombie.
+    match rustix::process::waitpid(None, rustix::process::WaitOptions::NOHANG) {
+        Err(rustix::io::Errno::CHILD) => ExitCode::from(code),
+        _ => ExitCode::from(99),
+    }
+}
+
+fn whoami() -> Result<String, String> {
+    let bootstrap = from_env().map_err(|error| error.to_string())?;
+    Ok(format!("{} of {}", bootstrap.rank(), bootstrap.ranks()))
+}
+
+fn gather(timeout: Duration) -> Result<String, String> {
+    let bootstrap = from_env().map_err(|error| error.to_string())?;
+    let (rank, ranks) = (bootstrap.rank(), bootstrap.ranks());
+    let all = bootstrap.all_gather(&Team::world(ranks), "numbers", &[10 * rank.0 as u8], timeout);
+    let all = all.map_err(|error| error.to_string())?;
+    Ok(format!("{rank}: {:?} on one node", all.concat()))
+}
+
+fn connect(address: &str) -> Result<String, String> {
+    let client =
+        StoreClient::connect(address, Rank(0), 1, Duration::from_secs(10)).map_err(|error| error.to_string())?;
+    client.add("connections", 1).map(|count| count.to_string()).map_err(|error| error.to_string())
+}
+
+fn connect_blindly(address: &str) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(address)?)?;
+    // VALIDATE and PING, which is answered with 4 bytes.
+    stream.write_all(&[0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4])?;
+    let mut answer = Vec::new();
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    // Reset, as the server had not read all.
+    let _ = stream.read_to_end(&mut answer);
+    Ok(format!("{} bytes", answer.len()))
+}

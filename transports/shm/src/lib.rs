@@ -1,0 +1,25 @@
+//! The shared-memory transport: ranks of one node, as processes or as threads.
+//!
+//! Every window is sealed, pre-allocated memory behind a file descriptor that travels to the peers over unix sockets
+//! (SCM_RIGHTS) and is mapped by all of them, so data moves by plain loads and stores, or by a command ring whose
+//! operations the poster's own `progress` executes. Nothing has a name in the file system: whatever dies, nothing stays.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `plugin` | [`ShmPlugin`]: opens transports |
+//! | `transport` | one rank's end |
+//! | `connect` | the hand-shake of two ranks |
+//! | `control` | the control block: one page a rank, mapped by all: sleep, heart-beat, fault |
+//! | `registry` | region keys and what they name |
+//! | `queue` | the command ring |
+//! | `wait` | waiting for a word: spin, yield, sleep; deadlines, deaths and whom to blame |
+
+mod connect;
+mod control;
+mod plugin;
+mod queue;
+mod registry;
+mod transport;
+mod wait;
+
+pub use plugin::ShmPlugin;

@@ -1,0 +1,499 @@
+//! One rank's end of the shared-memory transport.
+//!
+//! State is fixed after `connect`: peers by world rank, each with its control block and channel. Regions come and go
+//! through the registries. Exporting sends a descriptor down the channels of the peers that will import; importing
+//! reads them in the order in which they were sent.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use campanile_core::{
+    AtomicityDomain, Caps, ControlError, Cost, Endpoint, Fault, FaultKind, Memory, MemoryKind, Node, OpKind, OpenError,
+    OpenOptions, PeerClass, Pending, Queue, QueueOptions, QueueTarget, Rank, Reach, Region, RegionKey, RemoteKey,
+    RemoteRegion, Request, Shutdown, SignalCaps, Transport, TransportInfo, Wait, WaitError,
+};
+use campanile_host::channel::{Channel, ChannelError, Listener};
+use campanile_host::memory::SharedMemory;
+use campanile_host::wait::SpinPolicy;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::connect::{Connecting, pack_address};
+use crate::control::{CONTROL_BYTES, Control};
+use crate::plugin::{NAME, info};
+use crate::queue::ShmQueue;
+use crate::registry::Registry;
+
+/// A connected rank, this one included.
+pub(crate) struct Peer {
+    control: Control,
+    /// `None` for this rank itself.
+    channel: Option<Channel>,
+    /// Descriptors that came before they were asked for: (export number, bytes, descriptor).
+    inbox: Mutex<VecDeque<(u64, u64, OwnedFd)>>,
+}
+
+impl Peer {
+    pub(crate) fn new(control: Control, channel: Option<Channel>) -> Self {
+        Self { control, channel, inbox: Mutex::default() }
+    }
+
+    pub(crate) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Why the peer is gone, if it is. One system call.
+    pub(crate) fn gone(&self) -> Option<FaultKind> {
+        if self.control.left() {
+            return Some(FaultKind::Left);
+        }
+        let gone = self.channel.as_ref().is_some_and(Channel::peer_gone);
+        // It may have left between the two looks.
+        gone.then(|| if self.control.left() { FaultKind::Left } else { FaultKind::Died })
+    }
+}
+
+/// What the transport, its requests and its queues share.
+pub(crate) struct Inner {
+    options: OpenOptions,
+    spin: SpinPolicy,
+    token: u64,
+    listener: Listener,
+    control: Control,
+    peers: OnceLock<Peers>,
+    pub(crate) locals: Registry,
+    pub(crate) remotes: Registry,
+    exports: AtomicU64,
+    /// This rank's allocations, so that it can import its own exports.
+    own: Mutex<Vec<(u64, Weak<Allocation>)>>,
+    queues: AtomicU64,
+    ended: AtomicBool,
+}
+
+struct Peers {
+    by_rank: Vec<Option<Peer>>,
+    /// The rank whose control block holds the job's fault.
+    lowest: usize,
+}
+
+/// Memory behind a local region.
+struct Allocation {
+    inner: Arc<Inner>,
+    key: u64,
+    /// `None` for the caller's own memory.
+    memory: Option<SharedMemory>,
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        self.inner.locals.remove(self.key);
+    }
+}
+
+/// A mapping behind a remote region.
+struct Mapping {
+    inner: Arc<Inner>,
+    key: u64,
+    address: *mut u8,
+    /// Keeps the mapping: its own memory, or for this rank's own region the allocation.
+    _memory: Result<SharedMemory, Arc<Allocation>>,
+}
+
+// SAFETY: the address belongs to the mapping that `_memory` keeps; access is by the ordering contract.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send; immutable.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.inner.remotes.remove(self.key);
+    }
+}
+
+impl Inner {
+    pub(crate) fn rank(&self) -> Rank {
+        self.options.rank
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.options.timeout
+    }
+
+    pub(crate) fn spin(&self) -> SpinPolicy {
+        self.spin
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(crate) fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    pub(crate) fn own_control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Fixes the peers, sorted by rank; once.
+    pub(crate) fn set_peers(&self, peers: Vec<(Rank, Peer)>) -> Result<(), ControlError> {
+        let lowest = peers.first().map_or(0, |(rank, _)| rank.index());
+        let ranks = peers.last().map_or(0, |(rank, _)| rank.index() + 1);
+        let mut by_rank: Vec<_> = (0..ranks).map(|_| None).collect();
+        for (rank, peer) in peers {
+            by_rank[rank.index()] = Some(peer);
+        }
+        self.peers.set(Peers { by_rank, lowest }).map_err(|_| ControlError::Unsupported {
+            transport: NAME,
+            what: "connect",
+            reason: "it is connected already; open another transport".to_owned(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn peer(&self, rank: Rank) -> Option<&Peer> {
+        self.peers.get()?.by_rank.get(rank.index())?.as_ref()
+    }
+
+    fn connected(&self) -> impl Iterator<Item = (Rank, &Peer)> {
+        let peers = self.peers.get().map_or(&[][..], |peers| &peers.by_rank);
+        peers.iter().enumerate().filter_map(|(rank, peer)| Some((Rank::new(rank), peer.as_ref()?)))
+    }
+
+    #[inline]
+    pub(crate) fn fault(&self) -> Option<Fault> {
+        let peers = self.peers.get()?;
+        peers.by_rank[peers.lowest].as_ref()?.control.fault()
+    }
+
+    pub(crate) fn report(&self, fault: Fault) -> Fault {
+        let board = self.peers.get().and_then(|peers| peers.by_rank[peers.lowest].as_ref());
+        let first = board.map_or(fault, |lowest| lowest.control.report(fault));
+        for (_, peer) in self.connected() {
+            peer.control.wake();
+        }
+        first
+    }
+
+    fn region(self: &Arc<Self>, memory: Memory, shared: Option<SharedMemory>) -> Result<Region, ControlError> {
+        let full = || ControlError::Memory {
+            bytes: memory.bytes,
+            kind: memory.kind,
+            reason: "65536 regions are registered already; drop some".to_owned(),
+        };
+        let key = self.locals.insert(self.rank(), memory.address, memory.bytes).ok_or_else(full)?;
+        let allocation = Arc::new(Allocation { inner: Arc::clone(self), key, memory: shared });
+        if allocation.memory.is_some() {
+            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            own.retain(|(_, allocation)| allocation.strong_count() > 0);
+            own.push((key, Arc::downgrade(&allocation)));
+        }
+        Ok(Region::new(RegionKey(key), memory.address, memory.bytes, memory.kind, allocation))
+    }
+
+    fn remote(
+        self: &Arc<Self>,
+        peer: Rank,
+        address: *mut u8,
+        bytes: usize,
+        memory: Result<SharedMemory, Arc<Allocation>>,
+    ) -> Result<RemoteRegion, ControlError> {
+        let key = self.remotes.insert(peer, address, bytes).ok_or_else(|| ControlError::Memory {
+            bytes,
+            kind: MemoryKind::Host,
+            reason: "65536 regions are imported already; drop some".to_owned(),
+        })?;
+        let mapping = Mapping { inner: Arc::clone(self), key, address, _memory: memory };
+        Ok(RemoteRegion::new(RemoteKey(key), peer, bytes, MemoryKind::Host, Arc::new(mapping)))
+    }
+}
+
+/// The key blob of an export: number of the export (for peers), key (for this rank itself), bytes.
+#[derive(Clone, Copy)]
+struct Export {
+    number: u64,
+    key: u64,
+    bytes: u64,
+}
+
+impl Export {
+    fn to_blob(self) -> Vec<u8> {
+        [self.number, self.key, self.bytes].iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+
+    fn from_blob(blob: &[u8]) -> Option<Self> {
+        let blob: &[u8; 24] = blob.try_into().ok()?;
+        let word = |at: usize| u64::from_le_bytes(blob[at..at + 8].try_into().expect("8 bytes"));
+        Some(Self { number: word(0), key: word(8), bytes: word(16) })
+    }
+}
+
+/// An import that waits for its descriptor.
+struct Importing {
+    inner: Arc<Inner>,
+    peer: Rank,
+    export: Export,
+}
+
+impl Importing {
+    fn take(&self) -> Option<Result<OwnedFd, ControlError>> {
+        let Some((peer, channel)) = self.inner.peer(self.peer).and_then(|p| Some((p, p.channel.as_ref()?))) else {
+            let what = "importing a region before connecting to it".to_owned();
+            return Some(Err(ControlError::PeerGone { peer: self.peer, what }));
+        };
+        let mut inbox = peer.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(position) = inbox.iter().position(|(number, _, _)| *number == self.export.number) {
+                let (_, bytes, fd) = inbox.remove(position).expect("the position was just found");
+                if bytes == self.export.bytes {
+                    return Some(Ok(fd));
+                }
+                return Some(Err(self.bad(format!("its descriptor says {bytes} bytes"))));
+            }
+            match channel.recv(Instant::now()) {
+                Ok((message, Some(fd))) => match Export::from_blob(&message) {
+                    Some(export) => inbox.push_back((export.number, export.bytes, fd)),
+                    None => return Some(Err(self.bad("its message is not an export".to_owned()))),
+                },
+                Ok((_, None)) => return Some(Err(self.bad("its message carries no descriptor".to_owned()))),
+                Err(ChannelError::Timeout { .. }) => return None,
+                Err(ChannelError::Gone { .. }) => {
+                    let what = "importing its memory".to_owned();
+                    return Some(Err(ControlError::PeerGone { peer: self.peer, what }));
+                }
+                Err(error) => {
+                    let what = format!("importing memory of {}", self.peer);
+                    return Some(Err(ControlError::System { what, reason: error.to_string() }));
+                }
+            }
+        }
+    }
+
+    fn bad(&self, reason: String) -> ControlError {
+        ControlError::BadPeerData { peer: self.peer, what: "region", reason }
+    }
+}
+
+impl Pending<RemoteRegion> for Importing {
+    fn test(&mut self) -> Option<Result<RemoteRegion, ControlError>> {
+        let fd = match self.take()? {
+            Ok(fd) => fd,
+            Err(error) => return Some(Err(error)),
+        };
+        let bytes = self.export.bytes as usize;
+        Some(SharedMemory::open(fd, mapped_bytes(bytes)).map_err(|error| self.bad(error.to_string())).and_then(|memory| {
+            let address = memory.as_ptr();
+            self.inner.remote(self.peer, address, bytes, Ok(memory))
+        }))
+    }
+
+    fn park(&mut self, timeout: Duration) {
+        if let Some(channel) = self.inner.peer(self.peer).and_then(|peer| peer.channel.as_ref()) {
+            // An interrupted or refused poll only means that the next test comes early.
+            let _ = poll(&mut [PollFd::new(channel, PollFlags::IN)], Timespec::try_from(timeout).ok().as_ref());
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!("shm: {} importing memory of {}", self.inner.rank(), self.peer)
+    }
+}
+
+/// A window of 0 bytes is legal; memory of 0 bytes is not.
+fn mapped_bytes(bytes: usize) -> usize {
+    bytes.max(1)
+}
+
+/// An opened transport.
+pub(crate) struct ShmTransport {
+    inner: Arc<Inner>,
+}
+
+impl ShmTransport {
+    pub(crate) fn open(options: OpenOptions) -> Result<Self, OpenError> {
+        let system = |reason: String| OpenError::System { transport: NAME, reason };
+        let listener = Listener::bind().map_err(|error| system(error.to_string()))?;
+        let memory = SharedMemory::create("campanile-control", CONTROL_BYTES).map_err(|e| system(e.to_string()))?;
+        let mut token = [0; 8];
+        rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| system(format!("getrandom: {error}")))?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let inner = Inner {
+            spin: SpinPolicy::for_ranks(options.ranks_on_node, cores),
+            options,
+            token: u64::from_le_bytes(token),
+            listener,
+            control: Control::new(memory),
+            peers: OnceLock::new(),
+            locals: Registry::new(),
+            remotes: Registry::new(),
+            exports: AtomicU64::new(0),
+            own: Mutex::default(),
+            queues: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+impl Transport for ShmTransport {
+    fn info(&self) -> TransportInfo {
+        info()
+    }
+
+    fn caps(&self, class: PeerClass, memory: MemoryKind, op: OpKind) -> Option<Caps> {
+        if class == PeerClass::Remote || memory != MemoryKind::Host {
+            return None;
+        }
+        Some(Caps {
+            load_store: true,
+            ordered_puts: true,
+            inline_bytes: if op == OpKind::PutInline { campanile_core::Inline::MAX as u32 } else { 0 },
+            max_bytes: isize::MAX as u64,
+            alignment: 1,
+            signal: SignalCaps {
+                bits: 64,
+                set: true,
+                add: true,
+                native_strong: true,
+                domain: AtomicityDomain::Cpu,
+                target_progress: false,
+            },
+            cost: COST,
+        })
+    }
+
+    fn reach(&self, peer: Rank, node: &Node) -> Reach {
+        if *node == self.inner.options.node {
+            return Reach::Yes(COST);
+        }
+        Reach::No(format!("{peer} is on node {node}, this rank on {}: they share no memory", self.inner.options.node))
+    }
+
+    fn address(&self) -> Vec<u8> {
+        pack_address(self.inner.token, self.inner.listener.address())
+    }
+
+    fn connect(&self, peers: &[(Rank, Vec<u8>)]) -> Request<Vec<Endpoint>> {
+        Request::pending(Connecting::new(Arc::clone(&self.inner), peers))
+    }
+
+    fn allocate(&self, bytes: usize, kind: MemoryKind) -> Request<Region> {
+        if kind != MemoryKind::Host {
+            return Request::done(Err(ControlError::Memory {
+                bytes,
+                kind,
+                reason: format!("transport {NAME} has host memory only"),
+            }));
+        }
+        let memory = SharedMemory::create("campanile-window", mapped_bytes(bytes));
+        Request::done(match memory {
+            Ok(memory) => self.inner.region(Memory { address: memory.as_ptr(), bytes, kind }, Some(memory)),
+            Err(error) => Err(ControlError::Memory { bytes, kind, reason: error.to_string() }),
+        })
+    }
+
+    unsafe fn register(&self, memory: Memory) -> Request<Region> {
+        if memory.kind != MemoryKind::Host {
+            let reason = format!("transport {NAME} takes host memory only");
+            return Request::done(Err(ControlError::Memory { bytes: memory.bytes, kind: memory.kind, reason }));
+        }
+        Request::done(self.inner.region(memory, None))
+    }
+
+    fn export(&self, region: &Region, peers: &[Rank]) -> Result<Vec<u8>, ControlError> {
+        let unsupported = |reason: String| ControlError::Unsupported { transport: NAME, what: "export", reason };
+        let memory = region.keeper().downcast_ref::<Allocation>().and_then(|allocation| allocation.memory.as_ref());
+        let memory = memory.ok_or_else(|| {
+            unsupported("memory that was registered cannot be shared with other processes; allocate it".to_owned())
+        })?;
+        let number = self.inner.exports.fetch_add(1, Ordering::Relaxed);
+        let blob = Export { number, key: region.key().0, bytes: region.bytes() as u64 }.to_blob();
+        for &rank in peers {
+            let peer = self.inner.peer(rank).ok_or_else(|| unsupported(format!("{rank} is not connected")))?;
+            let Some(channel) = &peer.channel else { continue };
+            channel.send(&blob, Some(memory.fd()), Instant::now() + self.inner.timeout()).map_err(|error| match error {
+                ChannelError::Gone { .. } => {
+                    ControlError::PeerGone { peer: rank, what: "exporting memory to it".to_owned() }
+                }
+                error => ControlError::System { what: format!("exporting memory to {rank}"), reason: error.to_string() },
+            })?;
+        }
+        Ok(blob)
+    }
+
+    fn import(&self, peer: Rank, blob: &[u8]) -> Request<RemoteRegion> {
+        let Some(export) = Export::from_blob(blob) else {
+            let reason = format!("a key blob of this transport has 24 bytes, this one {}", blob.len());
+            return Request::done(Err(ControlError::BadPeerData { peer, what: "key blob", reason }));
+        };
+        let inner = Arc::clone(&self.inner);
+        if peer != inner.rank() {
+            return Request::pending(Importing { inner, peer, export });
+        }
+        let own = inner.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = own.iter().find(|(key, _)| *key == export.key).and_then(|(_, allocation)| allocation.upgrade());
+        drop(own);
+        let address = found.as_ref().and_then(|allocation| Some(allocation.memory.as_ref()?.as_ptr()));
+        Request::done(match (found, address) {
+            (Some(allocation), Some(address)) => inner.remote(peer, address, export.bytes as usize, Err(allocation)),
+            _ => {
+                let reason = "it names a region of this rank that is gone".to_owned();
+                Err(ControlError::BadPeerData { peer, what: "key blob", reason })
+            }
+        })
+    }
+
+    fn queue(&self, target: QueueTarget, options: QueueOptions) -> Result<Arc<dyn Queue>, ControlError> {
+        let number = self.inner.queues.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(ShmQueue::new(Arc::clone(&self.inner), number, target, options)?))
+    }
+
+    fn map(&self, region: &RemoteRegion) -> Option<NonNull<u8>> {
+        region.keeper().downcast_ref::<Mapping>().and_then(|mapping| NonNull::new(mapping.address))
+    }
+
+    #[inline]
+    fn notify(&self, peer: Rank) {
+        if let Some(peer) = self.inner.peer(peer) {
+            peer.control.notify();
+        }
+    }
+
+    #[inline]
+    fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError> {
+        crate::wait::signal_wait(&self.inner, wait)
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        self.inner.fault()
+    }
+
+    fn report(&self, fault: Fault) -> Fault {
+        self.inner.report(fault)
+    }
+
+    fn shutdown(&self, mode: Shutdown) -> Result<(), ControlError> {
+        if self.inner.ended.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        match mode {
+            // Host queues execute in their posters' calls: what was rung has either run or has nobody to run it.
+            Shutdown::Drain => self.inner.control.set_left(),
+            Shutdown::Abort => {
+                let rank = self.inner.rank();
+                self.inner.report(Fault { culprit: rank, kind: FaultKind::Died, reporter: rank });
+            }
+        }
+        for (_, peer) in self.inner.connected() {
+            peer.control.wake();
+        }
+        Ok(())
+    }
+}
+
+/// First guess: a line between two cores, and a copy that misses the caches (measured figures are in the docs).
+const COST: Cost = Cost { latency_ns: 200.0, bytes_per_ns: 8.0 };
