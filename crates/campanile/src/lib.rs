@@ -1,0 +1,45 @@
+//! Cross-device collectives: what a dependent imports.
+//!
+//! *Transports move bytes. Collectives decide which bytes. Neither knows the other's insides.*
+//!
+//! A [`Communicator`] connects the ranks of a job; [`world`] makes it in a process that a launcher started
+//! (`campanile run -n 4 -- ./my-program`), [`threads`] runs a closure on ranks that are threads of this process. On a
+//! communicator there are
+//!
+//! * [`Moe`]: expert-parallel dispatch and combine ([`moe`]);
+//! * [`Barrier`] ([`collectives`]);
+//! * [`Window`]s of symmetric memory and the [`Queue`]s and signals below them ([`core`]), for collectives of one's own.
+//!
+//! ```
+//! use campanile::{Barrier, CommOptions, threads};
+//!
+//! let ranks = threads(4, &CommOptions::default(), |comm| {
+//!     let mut barrier = Barrier::new(&comm)?;
+//!     barrier.wait()?;
+//!     Ok(comm.rank())
+//! });
+//! let ranks: Result<Vec<_>, _> = ranks.into_iter().collect();
+//! assert_eq!(ranks.unwrap(), [0, 1, 2, 3]);
+//! ```
+
+mod threads;
+mod world;
+
+pub use campanile_bootstrap as bootstrap;
+pub use campanile_collectives as collectives;
+pub use campanile_core as core;
+pub use campanile_host as host;
+pub use campanile_moe as moe;
+pub use campanile_shm as shm;
+
+pub use campanile_collectives::Barrier;
+pub use campanile_core::{
+    Arena, CommError, CommOptions, Communicator, Completion, Condition, Config, Fault, FaultKind, MemoryKind, Op, Path,
+    Queue, Rank, Team, Ticket, Transport, TransportPlugin, Wait, Window,
+};
+pub use campanile_moe::protocol::Set;
+pub use campanile_moe::{
+    DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, Outputs, Plan, Problem, ReceivedRows, RowMeta, Tokens,
+};
+pub use threads::threads;
+pub use world::{WorldError, plugin, world};

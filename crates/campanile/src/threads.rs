@@ -1,0 +1,39 @@
+//! Ranks as threads of this process.
+
+use std::sync::Arc;
+
+use campanile_bootstrap::ThreadBootstrap;
+use campanile_core::{CommError, CommOptions, Communicator};
+use campanile_shm::ShmPlugin;
+
+/// Runs `body` on `ranks` ranks, each a thread of this process with a communicator over all of them, and returns what
+/// each of them returned, by rank.
+///
+/// A rank that panics drops its communicator, which the other ranks see as its death; the panic is passed on when all
+/// ranks have ended. Threads are not bound to cores.
+///
+/// # Panics
+/// If `ranks` is 0, or a rank panicked.
+pub fn threads<T, E>(
+    ranks: usize,
+    options: &CommOptions,
+    body: impl Fn(Arc<Communicator>) -> Result<T, E> + Sync,
+) -> Vec<Result<T, E>>
+where
+    T: Send,
+    E: From<CommError> + Send,
+{
+    assert!(ranks > 0, "a job has at least one rank");
+    let body = &body;
+    std::thread::scope(|scope| {
+        let rank = |bootstrap: ThreadBootstrap| {
+            scope.spawn(move || {
+                let comm = Communicator::new(Arc::new(bootstrap), &ShmPlugin, options.clone())?;
+                body(Arc::new(comm))
+            })
+        };
+        let ranks: Vec<_> = ThreadBootstrap::world(ranks).into_iter().map(rank).collect();
+        let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join()).collect();
+        ended.into_iter().map(|rank| rank.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    })
+}

@@ -1,0 +1,66 @@
+//! The communicator of a launched process.
+
+use std::sync::Arc;
+
+use campanile_bootstrap::{JoinError, join};
+use campanile_core::{Bind, CommError, CommOptions, Communicator, Config, ConfigError, TransportPlugin};
+use campanile_host::affinity::{AffinityError, bind_current_thread};
+use campanile_host::topology::Topology;
+use campanile_shm::ShmPlugin;
+
+/// The world cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorldError {
+    /// The job cannot be joined.
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The process cannot be bound to its cores.
+    #[error("binding to cores: {0}; set CAMPANILE_BIND=none to do without")]
+    Bind(#[from] AffinityError),
+    /// The ranks cannot be connected.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+}
+
+/// The transport of that name.
+///
+/// # Errors
+/// [`ConfigError`] lists the names there are.
+pub fn plugin(config: &Config) -> Result<&'static dyn TransportPlugin, ConfigError> {
+    static PLUGINS: [&dyn TransportPlugin; 1] = [&ShmPlugin];
+    let names: Vec<_> = PLUGINS.iter().map(|plugin| plugin.info().name).collect();
+    config.check_transport(&names)?;
+    let plugin = PLUGINS.iter().find(|plugin| plugin.info().name == config.transport());
+    Ok(*plugin.expect("check_transport found the name"))
+}
+
+/// The communicator over all ranks of the job that this process was launched in, as `config` says; a job of one rank if it
+/// was not launched. A launched rank is bound to its own physical cores, unless told not to be. Collective.
+///
+/// # Errors
+/// [`WorldError`] if the job cannot be joined or its ranks cannot be connected.
+pub fn world(config: &Config) -> Result<Arc<Communicator>, WorldError> {
+    let bootstrap = join(config)?;
+    if let Some(launched) = config.launched()?.filter(|_| config.bind() == Bind::Cores) {
+        // A launcher starts all ranks of a job on one machine.
+        let placement = Topology::of_machine()?.placement(launched.ranks);
+        if let Some(cpus) = placement.get(launched.local_rank) {
+            bind_current_thread(cpus)?;
+        }
+    }
+    Ok(Arc::new(Communicator::new(bootstrap, plugin(config)?, options(config))?))
+}
+
+/// What a config says of a communicator.
+fn options(config: &Config) -> CommOptions {
+    CommOptions {
+        timeout: config.timeout(),
+        path: config.path(),
+        queue_depth: config.queue_depth(),
+        ..CommOptions::default()
+    }
+}

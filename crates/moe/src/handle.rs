@@ -1,0 +1,31 @@
+//! Handles: what dispatch returns and combine needs.
+
+use crate::protocol::Round;
+
+/// One open round: from a dispatch to its combine or release, which take it.
+///
+/// Dropping it leaves the round open: the next dispatch on its set is refused, on this rank, at once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a round that is neither combined nor released keeps its set"]
+pub struct Handle {
+    pub(crate) round: Round,
+    /// Which operation it is of, so that another's is refused.
+    pub(crate) operation: u64,
+}
+
+impl Handle {
+    /// The round.
+    pub fn round(&self) -> Round {
+        self.round
+    }
+}
+
+/// A dispatch that has been sent but not received.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a dispatch that is sent must be received"]
+pub struct Dispatching(pub(crate) Handle);
+
+/// A combine that has been sent but not received.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a combine that is sent must be received"]
+pub struct Combining(pub(crate) Handle);
