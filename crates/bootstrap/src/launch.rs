@@ -8,10 +8,10 @@
 //! **One failure ends all.** The first rank that exits with another code than 0, or dies by a signal, is the failure. The
 //! others get a grace period to notice and say so themselves, then SIGTERM, then after as long again SIGKILL. A job that runs
 //! into its timeout, output that cannot be written, and SIGINT, SIGTERM or SIGHUP to the launcher (where it
-//! [forwards](Launch::forward_signals) them) skip the grace period; another signal hastens.
+//! [forwards](Launch::forward_signals) them) skip the grace period; a further signal skips the next one.
 //!
-//! **Nothing is left behind.** Every rank is reaped and every group is killed before [`run`](Launch::run) returns, by any
-//! path. If the launcher itself dies, by SIGKILL too, each rank is killed by the kernel (`PR_SET_PDEATHSIG`) and its
+//! **Nothing is left behind.** Before [`run`](Launch::run) returns, by any path, every rank was reaped, and what was left of
+//! its group has got SIGKILL. If the launcher itself dies, by SIGKILL too, each rank is killed by the kernel (`PR_SET_PDEATHSIG`) and its
 //! group by a small guardian process that outlives the launcher for that moment. Limits: a process that leaves its rank's
 //! group (`setsid`, `setpgid`, an interactive shell's job control) is out of reach; so are the children of a wrapper if the
 //! guardian is killed together with the launcher; a set-uid rank escapes the kernel's signal.

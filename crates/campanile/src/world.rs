@@ -26,15 +26,20 @@ pub enum WorldError {
     Comm(#[from] CommError),
 }
 
-/// The transport of that name.
+/// The transports that are linked in.
+pub fn plugins() -> &'static [&'static dyn TransportPlugin] {
+    static PLUGINS: [&dyn TransportPlugin; 1] = [&ShmPlugin];
+    &PLUGINS
+}
+
+/// The transport that `config` names.
 ///
 /// # Errors
 /// [`ConfigError`] lists the names there are.
 pub fn plugin(config: &Config) -> Result<&'static dyn TransportPlugin, ConfigError> {
-    static PLUGINS: [&dyn TransportPlugin; 1] = [&ShmPlugin];
-    let names: Vec<_> = PLUGINS.iter().map(|plugin| plugin.info().name).collect();
+    let names: Vec<_> = plugins().iter().map(|plugin| plugin.info().name).collect();
     config.check_transport(&names)?;
-    let plugin = PLUGINS.iter().find(|plugin| plugin.info().name == config.transport());
+    let plugin = plugins().iter().find(|plugin| plugin.info().name == config.transport());
     Ok(*plugin.expect("check_transport found the name"))
 }
 

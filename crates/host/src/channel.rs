@@ -91,9 +91,10 @@ pub enum ChannelError {
         /// Bytes given.
         bytes: usize,
     },
-    /// More came than a message may carry, and the rest is lost.
+    /// More came than a message may carry, or a descriptor that this process has no number left for. It is lost.
     #[error(
-        "the peer{} sent more than a message may carry ({MAX_MESSAGE} bytes and one descriptor)", named(.peer)
+        "a message of the peer{} was lost in part: one may carry {MAX_MESSAGE} bytes and one descriptor, and this process \
+         must be able to open one more (ulimit -n)", named(.peer)
     )]
     Truncated {
         /// The peer's process, where known.

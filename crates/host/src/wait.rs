@@ -157,6 +157,7 @@ impl Waiter {
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering;
+    use std::time::Instant;
 
     fn steps(policy: SpinPolicy, count: usize) -> Vec<Step> {
         let mut waiter = Waiter::new(policy);
@@ -181,11 +182,11 @@ mod tests {
 
     #[test]
     fn the_largest_counts_do_not_overflow() {
-        let mut waiter = Waiter {
-            policy: SpinPolicy { spins: u32::MAX, yields: u32::MAX, sleep_slice: Duration::ZERO },
-            steps: u32::MAX - 1,
-        };
-        assert_eq!(waiter.step(), Step::Spin);
+        let policy = SpinPolicy { spins: 1, yields: u32::MAX, sleep_slice: Duration::ZERO };
+        assert_eq!(steps(policy, 2), [Step::Spin, Step::Yield]);
+        let mut waiter = Waiter { policy, steps: u32::MAX - 1 };
+        assert_eq!(waiter.step(), Step::Yield);
+        assert_eq!(waiter.step(), Step::Sleep(Duration::ZERO));
         assert_eq!(waiter.step(), Step::Sleep(Duration::ZERO));
     }
 
@@ -211,18 +212,20 @@ mod tests {
 
     #[test]
     fn a_wake_ends_the_wait_of_each_thread() {
+        const PATIENCE: Duration = Duration::from_secs(20);
         let word = AtomicU32::new(0);
+        let deadline = Instant::now() + PATIENCE;
         let woken = std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     while word.load(Ordering::Acquire) == 0 {
-                        futex_wait(&word, 0, Duration::MAX);
+                        futex_wait(&word, 0, PATIENCE);
                     }
                 });
             }
             // Without a change of the word every sleeper goes back to sleep, so each of the three can be seen asleep.
             let mut woken = 0;
-            while woken < 3 {
+            while woken < 3 && Instant::now() < deadline {
                 woken = futex_wake(&word, u32::MAX);
                 std::thread::yield_now();
             }

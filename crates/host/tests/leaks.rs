@@ -5,18 +5,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use campanile_host::channel::{Channel, Listener};
+use campanile_host::channel::{Channel, ChannelError, Listener};
 use campanile_host::memory::SharedMemory;
 use campanile_host::process::Pidfd;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
 }
 
-fn mappings() -> usize {
+/// Mappings of shared memory, and of address space that is only reserved.
+fn mappings() -> (usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
-    maps.lines().filter(|line| line.contains("/memfd:")).count()
+    let count = |what: &str| maps.lines().filter(|line| line.contains(what)).count();
+    (count("/memfd:"), count(" ---p 00000000 00:00 0"))
 }
 
 fn use_everything() {
@@ -40,6 +43,13 @@ fn use_everything() {
     assert!(three.push(SendAncillaryMessage::ScmRights(&fds)));
     sendmsg(client.as_fd(), &[IoSlice::new(b"three")], &mut three, SendFlags::empty()).expect("room");
     server.recv(soon()).expect_err("too many descriptors");
+    // One that this process has no number left for.
+    client.send(b"no room", Some(memory.fd()), soon()).expect("room");
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit.clone() }).expect("lower");
+    let received = server.recv(soon());
+    setrlimit(Resource::Nofile, limit).expect("as before");
+    assert!(matches!(received, Err(ChannelError::Truncated { .. })), "{received:?}");
     client.send(b"never received", Some(memory.fd()), soon()).expect("room");
 
     Channel::pair().expect("a pair");
@@ -51,7 +61,7 @@ fn nothing_stays_open_and_nothing_stays_mapped() {
     // Whatever the first use opens for good (nothing, today) is not a leak.
     use_everything();
     let before = (descriptors(), mappings());
-    assert_eq!(before.1, 0);
+    assert_eq!(before.1.0, 0);
     for _ in 0..10 {
         use_everything();
     }

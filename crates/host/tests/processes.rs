@@ -28,6 +28,7 @@ const ROLES: &[(&str, Role)] = &[
     ("sleeps on a word", sleeps_on_a_word),
     ("starts a child that dies with it", starts_a_child_that_dies_with_it),
     ("tells its node", tells_its_node),
+    ("sends where nobody is", sends_where_nobody_is),
 ];
 
 fn soon() -> Instant {
@@ -81,7 +82,6 @@ fn kill(peer: &Peer) {
     let pidfd = Pidfd::open(peer.0.id()).expect("not reaped yet");
     pidfd.send_signal(Signal::KILL).expect("ours");
     assert!(pidfd.wait(soon()).expect("can be polled"), "SIGKILL ends it");
-    pidfd.send_signal(Signal::KILL).expect("no error once it has ended");
 }
 
 const BYTES: usize = (4 << 20) + 100;
@@ -213,13 +213,12 @@ fn a_wake_reaches_a_sleeper_in_another_process() {
 }
 
 fn starts_a_child_that_dies_with_it(channel: Channel) {
-    let listener = Listener::bind().expect("an address");
     let parent = std::process::id();
-    let mut child = command("idle", listener.address());
+    // It would end with our standard input, which the test holds.
+    let mut child = Command::new("cat");
     // SAFETY: die_with_parent is async-signal-safe.
     unsafe { child.pre_exec(move || die_with_parent(parent)) };
-    let child = Peer(child.spawn().expect("this program again"));
-    let _connected = listener.accept(soon()).expect("it runs");
+    let child = Peer(child.stdin(Stdio::inherit()).stdout(Stdio::null()).spawn().expect("cat"));
     channel.send(&child.0.id().to_ne_bytes(), None, soon()).expect("room");
     idle(channel);
 }
@@ -253,10 +252,28 @@ fn a_pidfd_waits_for_the_end_and_no_longer_than_asked() {
     assert!(pidfd.wait(Instant::now()).expect("can be polled"));
     peer.0.wait().expect("ours");
     assert!(pidfd.wait(Instant::now()).expect("also when it was reaped"));
+    pidfd.send_signal(Signal::KILL).expect("no error then either");
     for pid in [peer.0.id(), 0, u32::MAX] {
         let error = Pidfd::open(pid).expect_err("no such process");
         assert!(matches!(error, ProcessError::NotFound { pid: given } if given == pid), "{error:?}");
     }
+}
+
+fn sends_where_nobody_is(channel: Channel) {
+    // SAFETY: sets a default disposition; nothing runs in a handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    let (one, other) = Channel::pair().expect("a socket pair");
+    drop(other);
+    let error = one.send(b"hello?", None, soon()).expect_err("gone");
+    channel.send(error.to_string().as_bytes(), None, soon()).expect("room");
+}
+
+#[test]
+fn sending_to_a_closed_end_is_an_error_and_no_signal() {
+    // Rust programs ignore SIGPIPE, but a library may find itself in others.
+    let (_peer, channel) = start("sends where nobody is");
+    let (error, _) = channel.recv(soon()).expect("it lives on");
+    assert!(String::from_utf8_lossy(&error).contains("closed its end"));
 }
 
 fn tells_its_node(channel: Channel) {

@@ -17,6 +17,7 @@ mod problem;
 pub mod protocol;
 mod received_rows;
 mod route;
+pub mod routing;
 mod tokens;
 
 pub use dtype::DType;

@@ -5,12 +5,12 @@
 //! and the dispatch of the next, so every plane is written, read and written again. What the protocol itself decides is
 //! checked in `protocol_model`, over far more programs.
 //!
-//! Runs under `--cfg campanile_loom` only. Bounds: at most PREEMPTIONS preemptions, RUN.
+//! Runs under `--cfg campanile_loom` only. Bounds: two ranks with at most 3 preemptions, 4 for the release (18,726
+//! executions by pull, 23,301 by push, 36,666 by release); three ranks that switch only where they wait (2,216). About 10 s
+//! of one core in all.
 #![cfg(campanile_loom)]
 
-use campanile_moe::protocol::{
-    Combine, Epoch, Protocol, Round, Seen, Set, Word, WordCondition, WordMap, WordStore,
-};
+use campanile_moe::protocol::{Combine, Epoch, Protocol, Round, Seen, Set, WordCondition, WordMap, WordStore};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -67,19 +67,26 @@ impl Memory {
     }
 }
 
-/// A rank and the memory that it shares. Its traffic with itself goes through the same cells, which loom need not order.
+/// A rank and the memory that it shares.
 struct Rank {
     memory: Arc<Memory>,
     protocol: Protocol,
     order: Order,
+    /// The words that this rank writes for itself, by offset / 8: of no interest to loom, so not among its atomics.
+    own: Vec<u64>,
 }
 
 impl Rank {
     fn wait(&mut self, condition: Option<WordCondition>) {
         let Some(condition) = condition else { return };
-        let word = &self.memory.words[self.protocol.rank()][condition.offset / 8];
+        let (rank, at) = (self.protocol.rank(), condition.offset / 8);
         loop {
-            match self.protocol.observe(&condition, word.load(self.order.load)) {
+            let seen = if condition.source == rank {
+                self.own[at]
+            } else {
+                self.memory.words[rank][at].load(self.order.load)
+            };
+            match self.protocol.observe(&condition, seen) {
                 Ok(Seen::Pending) => loom::thread::yield_now(),
                 Ok(Seen::Ready(_)) => return,
                 Err(error) => panic!("{error}"),
@@ -87,8 +94,12 @@ impl Rank {
         }
     }
 
-    fn store(&self, WordStore { peer, offset, value, .. }: WordStore) {
-        self.memory.words[peer][offset / 8].store(value, self.order.store);
+    fn store(&mut self, WordStore { peer, offset, value, .. }: WordStore) {
+        if peer == self.protocol.rank() {
+            self.own[offset / 8] = value;
+        } else {
+            self.memory.words[peer][offset / 8].store(value, self.order.store);
+        }
     }
 
     fn write(&self, plane: Plane, reader: usize, round: Round) {
@@ -203,11 +214,15 @@ fn check(ranks: usize, preemptions: usize, end: End, order: Order) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 20_000;
+    let executions = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = executions.clone();
     builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
         let memory = Arc::new(Memory::new(ranks));
         let rank = |rank| {
             let protocol = Protocol::new(WordMap { sets: 1, ranks }, rank, 1, Epoch::FIRST);
-            Rank { memory: memory.clone(), protocol, order }
+            let own = vec![WordMap::initial(Epoch::FIRST); protocol.map().bytes() / 8];
+            Rank { memory: memory.clone(), protocol, order, own }
         };
         let threads: Vec<_> = (1..ranks)
             .map(|other| {
@@ -220,6 +235,7 @@ fn check(ranks: usize, preemptions: usize, end: End, order: Order) {
             thread.join().unwrap();
         }
     });
+    println!("{ranks} ranks, {preemptions} preemptions: {} executions", executions.load(Ordering::Relaxed));
 }
 
 #[test]
@@ -234,12 +250,12 @@ fn two_ranks_push() {
 
 #[test]
 fn two_ranks_release() {
-    check(2, 3, End::Release, RIGHT);
+    check(2, 4, End::Release, RIGHT);
 }
 
 #[test]
 fn three_ranks_release() {
-    check(3, 1, End::Release, RIGHT);
+    check(3, 0, End::Release, RIGHT);
 }
 
 #[test]

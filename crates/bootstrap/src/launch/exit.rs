@@ -36,11 +36,15 @@ impl From<ExitStatus> for Exit {
 }
 
 impl fmt::Display for Exit {
+    /// What is said of a rank: `exited with code 3`. With the flag `#`, of several: `were killed`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal(signal) => write!(f, "was killed by {}", SignalName(signal)),
-            Self::Stuck => f.write_str("did not die of SIGKILL; it is stuck in the kernel"),
+            Self::Signal(signal) => {
+                let verb = if f.alternate() { "were" } else { "was" };
+                write!(f, "{verb} killed by {}", SignalName(signal))
+            }
+            Self::Stuck => f.write_str("did not die of SIGKILL, stuck in the kernel"),
         }
     }
 }
@@ -115,7 +119,7 @@ pub struct Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(failure) = &self.failure else {
-            return write!(f, "all {} ranks exited with code 0", self.ranks.len());
+            return f.write_str("every rank exited with code 0");
         };
         write!(f, "{failure}")?;
         let first = match failure {
@@ -133,7 +137,10 @@ impl fmt::Display for Outcome {
                 None => groups.push((outcome.exit, vec![rank])),
             }
         }
-        groups.iter().try_for_each(|(exit, members)| write!(f, "; {} {exit}", ranks(members)))
+        groups.iter().try_for_each(|(exit, members)| match members.len() {
+            1 => write!(f, "; {} {exit}", ranks(members)),
+            _ => write!(f, "; {} {exit:#}", ranks(members)),
+        })
     }
 }
 

@@ -236,6 +236,10 @@ impl<'a> Job<'a> {
     /// Takes note of the end of a process; a failure, if it is one.
     fn reap(&mut self, index: usize) -> Option<(Rank, Exit)> {
         let exit = self.processes[index].reap(&self.guardian)?;
+        if let Some(ending) = self.ending.as_mut().filter(|_| self.processes.iter().all(|it| it.exit.is_some())) {
+            // What is left is to be read.
+            ending.deadline = after(self.launch.grace);
+        }
         (!exit.success()).then_some((self.processes[index].rank, exit))
     }
 

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use campanile_core::BootstrapError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send, sockopt};
+use rustix::net::{SendFlags, Shutdown, send, sockopt};
 
 use super::wire::{self, MAGIC, Request};
 use crate::poll::poll_until;
@@ -244,6 +244,20 @@ impl Server {
             }
         }
         self.values.insert(key.to_owned(), value);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Closing alone would not do: a child of this process may hold copies of the sockets, for the time between fork and exec
+        // at least. This way whoever connects is refused, and clients see the end of their streams.
+        let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
     }
 }
 

@@ -202,7 +202,7 @@ mod tests {
         let files = [
             ("proc/meminfo", MEMINFO),
             ("proc/self/cgroup", "0::/g\n"),
-            ("sys/fs/cgroup/g/memory.max", "max\n"),
+            ("sys/fs/cgroup/g/memory.max", "9000000\n"),
             ("sys/fs/cgroup/g/memory.high", "3000000\n"),
             ("sys/fs/cgroup/g/memory.current", "1000000\n"),
         ];
@@ -239,6 +239,9 @@ mod tests {
                 ("proc/self/cgroup", &format!("0::{path}\n")),
                 ("sys/fs/cgroup/memory.max", "70000\n"),
                 ("sys/fs/cgroup/memory.current", "20000\n"),
+                // No group: above the mount.
+                ("sys/fs/other/memory.max", "5\n"),
+                ("sys/fs/other/memory.current", "0\n"),
             ];
             assert_eq!(available(&files), 50_000, "{path}");
         }

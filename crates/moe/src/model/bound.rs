@@ -26,6 +26,8 @@ pub struct Bound {
     pub elements: usize,
     /// Elements without a bound: NaN, infinity, or an overflow that cannot be ruled out.
     pub excluded: usize,
+    /// The largest |out − reference| over the elements.
+    pub error: f64,
     /// The largest |out − reference| ÷ bound over the elements; at most 1 for correctly rounded arithmetic.
     pub ratio: f64,
     /// Where that is: rank, token, element.
@@ -59,6 +61,7 @@ pub fn bound(problem: &Problem, solution: &Solution) -> Bound {
                     continue;
                 }
                 bound.elements += 1;
+                bound.error = bound.error.max(error);
                 let ratio = if error == 0.0 { 0.0 } else { error / reference.radius };
                 // An element that should be finite and is not has a NaN or infinite error: never within the bound.
                 let ratio = if ratio.is_nan() { f64::INFINITY } else { ratio };

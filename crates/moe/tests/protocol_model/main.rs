@@ -2,8 +2,8 @@
 //!
 //! Three ranks run the real [`Protocol`](campanile_moe::protocol::Protocol) in programs of dispatch, combine and release
 //! over one and two sets, every phase split or not. The explorer goes through **all** interleavings of their stores, row
-//! writes, row reads and waits, under sequential consistency (memory order is `protocol_loom.rs`'s affair), with epochs that
-//! wrap. In every state it must hold that
+//! writes, row reads and waits, under sequential consistency (memory order is the affair of `protocol_loom`), with epochs
+//! that wrap. In every state it must hold that
 //!
 //! - a reader of routing, rows, outputs or returns finds exactly the round that it is in, never an older or a newer one;
 //! - no word is refused, no call is refused;
@@ -12,9 +12,10 @@
 //!
 //! Then bugs are seeded into the engine's side, and each must be found: see [`mutants`].
 //!
-//! An abort is a rank that takes no further step, a slow rank is one that is chosen late: both are among the interleavings.
+//! A slow rank is one that is chosen late, so every skew is among the interleavings.
 //!
-#![doc = "Size: SIZE"]
+//! Size: 50 million states in all, about 7 s of one core and 30 MB with the workspace's dev profile; each test prints its
+//! own count.
 
 mod explorer;
 mod machine;

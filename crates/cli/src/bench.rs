@@ -1,0 +1,114 @@
+//! `campanile bench`: measurements beside the limit of the same machine, in the same run.
+//!
+//! One iteration lasts from the first rank's start to the last rank's end, on one clock. Medians and percentiles are over
+//! iterations, `max_over_mean` is over ranks. Wire bytes go to other ranks, scales, routing and weights included; logical
+//! bytes include what stays. A rate is of all ranks together, 10^9 bytes a second.
+
+use serde::Serialize;
+
+use crate::exit::Error;
+
+pub mod barrier;
+pub mod moe;
+pub mod put;
+
+/// What is measured.
+#[derive(clap::Subcommand, Debug)]
+pub enum Command {
+    /// MoE dispatch and combine
+    Moe(moe::Args),
+    /// The barrier
+    Barrier(barrier::Args),
+    /// One-sided puts between two ranks, by load / store and by the queue
+    Put(put::Args),
+}
+
+/// Runs the command.
+pub fn main(command: &Command) -> Result<(), Error> {
+    match command {
+        Command::Moe(args) => moe::main(args),
+        Command::Barrier(args) => barrier::main(args),
+        Command::Put(args) => put::main(args),
+    }
+}
+
+/// Start and end of one rank's part of one iteration, in nanoseconds of one clock.
+pub type Span = [u64; 2];
+
+/// What many iterations took.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Median over iterations, µs.
+    pub median_us: f64,
+    /// 99th percentile over iterations, µs.
+    pub p99_us: f64,
+    /// Largest of the ranks' medians over their mean.
+    pub max_over_mean: f64,
+}
+
+impl Summary {
+    /// Of the spans of every rank: `[rank][iteration]`, the same number of iterations on each.
+    pub fn of_ranks(ranks: &[Vec<Span>]) -> Self {
+        let iterations = ranks.first().map_or(0, Vec::len);
+        let whole = (0..iterations).map(|i| {
+            let start = ranks.iter().map(|rank| rank[i][0]).min().unwrap_or(0);
+            let end = ranks.iter().map(|rank| rank[i][1]).max().unwrap_or(0);
+            us(end.saturating_sub(start))
+        });
+        let own = |rank: &Vec<Span>| percentile(rank.iter().map(|[start, end]| us(end - start)).collect(), 0.5);
+        let medians: Vec<_> = ranks.iter().map(own).collect();
+        let mean = medians.iter().sum::<f64>() / medians.len().max(1) as f64;
+        let most = medians.iter().copied().fold(0.0, f64::max);
+        let whole: Vec<_> = whole.collect();
+        Self {
+            median_us: percentile(whole.clone(), 0.5),
+            p99_us: percentile(whole, 0.99),
+            max_over_mean: if mean > 0.0 { most / mean } else { 1.0 },
+        }
+    }
+}
+
+fn us(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e3
+}
+
+/// The nearest-rank percentile; 0 of nothing.
+pub fn percentile(mut values: Vec<f64>, fraction: f64) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    values.sort_by(f64::total_cmp);
+    let rank = (fraction * values.len() as f64).ceil() as usize;
+    values[rank.clamp(1, values.len()) - 1]
+}
+
+/// Prints one JSON object.
+pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
+    println!("{}", serde_json::to_string(value)?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_iteration_lasts_from_the_first_start_to_the_last_end() {
+        let ranks = vec![vec![[1_000, 3_000], [10_000, 12_000]], vec![[2_000, 9_000], [11_000, 14_000]]];
+        let summary = Summary::of_ranks(&ranks);
+        assert_eq!(summary.median_us, 4.0);
+        assert_eq!(summary.p99_us, 8.0);
+        // Medians of the ranks: 2 and 3 (nearest rank of [3, 7] at 0.5 is the first).
+        assert_eq!(summary.max_over_mean, 3.0 / 2.5);
+    }
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let values: Vec<_> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(values.clone(), 0.5), 50.0);
+        assert_eq!(percentile(values.clone(), 0.99), 99.0);
+        assert_eq!(percentile(values, 1.0), 100.0);
+        assert_eq!(percentile(vec![7.0], 0.01), 7.0);
+        assert_eq!(percentile(vec![], 0.5), 0.0);
+    }
+}

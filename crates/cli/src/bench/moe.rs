@@ -1,0 +1,348 @@
+//! `campanile bench moe`: dispatch and combine, round after round, beside copies of the same bytes.
+//!
+//! A round is dispatch, then combine by results that the experts wrote in place in the first round, each between two
+//! barriers. Rounds run in blocks; between blocks the same ranks copy the same bytes (the limit). The result of the first
+//! and of the last round is compared with the scalar model, bit for bit, each rank its own tokens.
+
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use campanile::core::{MoeCombine, MoeMode};
+use campanile::host::clock::now_ns;
+use campanile::moe::exchange::{Layout, with_experts};
+use campanile::moe::routing::{Router, Routing};
+use campanile::moe::{RankInput, RankOutput, Received, Solution, model, number};
+use campanile::{Barrier, Communicator, DType, Moe, MoeConfig, Outputs, Problem, Set, Tokens};
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use serde::{Deserialize, Serialize};
+
+use super::{Span, Summary, print_json};
+use crate::exit::Error;
+use crate::job::Job;
+use crate::limit::Limit;
+use crate::moe::{row_bytes, rows};
+use crate::progress;
+use crate::ranks::{Options, Ranks};
+
+/// Arguments of `campanile bench moe`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Number of ranks
+    #[arg(long, short = 'n', default_value_t = 2)]
+    ranks: usize,
+    /// Tokens of each rank
+    #[arg(long, default_value_t = 128)]
+    tokens: usize,
+    /// Elements of a row
+    #[arg(long, default_value_t = 7168)]
+    hidden: usize,
+    /// Slots of a token
+    #[arg(long, default_value_t = 8)]
+    topk: usize,
+    /// Number of experts
+    #[arg(long, default_value_t = 256)]
+    experts: usize,
+    /// Type of the rows: bf16, f16, f32 or f8_e4m3; results are bf16 for f8_e4m3, else of the same type
+    #[arg(long, default_value = "bf16", value_parser = dtype)]
+    dtype: DType,
+    /// Rounds that are timed
+    #[arg(long, default_value_t = 50)]
+    iters: usize,
+    /// Rounds before them
+    #[arg(long, default_value_t = 5)]
+    warmup: usize,
+    /// Schedule of dispatch: auto, throughput or low-latency
+    #[arg(long)]
+    mode: Option<MoeMode>,
+    /// Who moves the results: auto, pull or push
+    #[arg(long)]
+    combine: Option<MoeCombine>,
+    #[command(flatten)]
+    ranks_options: Options,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn dtype(name: &str) -> Result<DType, String> {
+    DType::parse(name).ok_or_else(|| DType::ALL.map(DType::name).join(", "))
+}
+
+/// Rounds of a block, and copies after it.
+const BLOCK: usize = 10;
+const COPIES: usize = 3;
+/// Elements that a block scale covers.
+const SCALE_BLOCK: usize = 128;
+
+/// The benchmark as every rank is told of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
+    tokens: usize,
+    hidden: usize,
+    topk: usize,
+    experts: usize,
+    dtype: String,
+    iters: usize,
+    warmup: usize,
+    mode: String,
+    combine: String,
+}
+
+/// What a rank measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Measured {
+    dispatch: Vec<Span>,
+    combine: Vec<Span>,
+    /// Of copies of what dispatch and what combine moves.
+    limits: [Vec<Span>; 2],
+    /// Rows to each rank.
+    rows: Vec<u64>,
+    verified: bool,
+    combine_by: String,
+}
+
+impl Settings {
+    /// The problem with the tokens of one rank only: what it sends and must get out depends on no other's.
+    fn problem(&self, rank: usize, ranks: usize) -> anyhow::Result<Problem> {
+        let dtype = DType::parse(&self.dtype).context("the type of the rows")?;
+        let scales = if dtype.is_scaled() { self.hidden.div_ceil(SCALE_BLOCK) } else { 0 };
+        let expert_rank = Problem::block_map(self.experts, ranks);
+        let routed = Router::new(Routing::Uniform, self.topk, 0).route(rank, ranks, self.tokens, &expert_rank);
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(rank as u64);
+        let mut float = || (random.next_u32() >> 8) as f32 / 8_388_608.0 - 1.0;
+        let mut input = RankInput {
+            tokens: self.tokens,
+            x: vec![0; self.tokens * dtype.row_bytes(self.hidden)],
+            scales: (0..self.tokens * scales).map(|_| 0.5 + float() / 4.0).collect(),
+            topk_idx: routed.topk_idx,
+            topk_weights: routed.topk_weights,
+        };
+        for element in 0..self.tokens * self.hidden {
+            number::write(dtype, &mut input.x, element, float());
+        }
+        let mut inputs = vec![RankInput::default(); ranks];
+        inputs[rank] = input;
+        Ok(Problem {
+            dtype,
+            combine_dtype: dtype.default_combine(),
+            hidden: self.hidden,
+            topk: self.topk,
+            scales,
+            expert_scale: Some((0..self.experts).map(|expert| 1.0 + (expert % 4) as f32 / 4.0).collect()),
+            expert_rank,
+            weighted: true,
+            ranks: inputs,
+        })
+    }
+
+    /// One rank's part: what it measured, as JSON.
+    pub fn run(&self, comm: &Arc<Communicator>) -> anyhow::Result<Vec<u8>> {
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let problem = self.problem(rank, ranks)?;
+        let config = MoeConfig {
+            dtype: problem.dtype,
+            scales: problem.scales,
+            combine_dtype: problem.combine_dtype,
+            sets: 1,
+            mode: self.mode.parse()?,
+            combine: self.combine.parse()?,
+            ..MoeConfig::new(self.tokens.max(1), self.hidden, self.topk, problem.expert_rank.clone())
+        };
+        let mut moe = Moe::new(comm, config)?;
+        let mut barrier = Barrier::new(comm)?;
+        let rows = rows(&problem).swap_remove(rank);
+        let mut limits = Vec::new();
+        for bytes in row_bytes(&problem) {
+            let to_each = rows.iter().map(|&rows| rows as usize * bytes).collect();
+            limits.push(Limit::new(comm, to_each, self.tokens * bytes)?);
+        }
+        let mut measured = Measured { rows, combine_by: moe.combine_by().to_string(), ..Measured::default() };
+
+        let tokens = Tokens::of(&problem, rank);
+        let mut out = vec![0; self.tokens * problem.combine_dtype.row_bytes(self.hidden)];
+        let mut weights = vec![0.0; self.tokens * self.topk];
+        let mut expected = model::solve(&problem);
+        expected.ranks.iter_mut().for_each(|rank| rank.received = Received::default());
+        let verify = |out: &[u8], weights: &[f32]| {
+            let mut got = Solution { ranks: vec![RankOutput::default(); ranks] };
+            got.ranks[rank] = RankOutput { out: out.to_vec(), out_weights: weights.to_vec(), ..RankOutput::default() };
+            model::compare(&problem, &expected, &got)
+        };
+
+        let handle = moe.dispatch(Set(0), &tokens)?;
+        with_experts(&mut moe, &problem, Layout::Rows, handle, |moe, handle, outputs| {
+            moe.combine(handle, outputs, &mut out, Some(&mut weights))
+        })?;
+        verify(&out, &weights).context("the first round")?;
+
+        let mut round = |out: &mut [u8], weights: &mut [f32], barrier: &mut Barrier| -> anyhow::Result<[Span; 2]> {
+            barrier.wait()?;
+            let dispatch = now_ns();
+            let handle = moe.dispatch(Set(0), &tokens)?;
+            let dispatched = now_ns();
+            barrier.wait()?;
+            let combine = now_ns();
+            moe.combine(handle, Outputs::InPlace, out, Some(weights))?;
+            Ok([[dispatch, dispatched], [combine, now_ns()]])
+        };
+        for _ in 0..self.warmup {
+            round(&mut out, &mut weights, &mut barrier)?;
+        }
+        while measured.dispatch.len() < self.iters {
+            for _ in 0..BLOCK.min(self.iters - measured.dispatch.len()) {
+                let [dispatch, combine] = round(&mut out, &mut weights, &mut barrier)?;
+                measured.dispatch.push(dispatch);
+                measured.combine.push(combine);
+            }
+            for (limit, spans) in limits.iter().zip(&mut measured.limits) {
+                let Some(limit) = limit else { continue };
+                for _ in 0..COPIES {
+                    spans.push(limit.copy(&mut barrier)?);
+                }
+            }
+            // Not timed: the copies have taken the caches.
+            round(&mut out, &mut weights, &mut barrier)?;
+        }
+        out.fill(0xa5);
+        round(&mut out, &mut weights, &mut barrier)?;
+        verify(&out, &weights).context("the last round")?;
+        measured.verified = true;
+        Ok(serde_json::to_vec(&measured)?)
+    }
+}
+
+#[derive(Serialize)]
+struct Phase {
+    #[serde(flatten)]
+    summary: Summary,
+    wire_bytes: u64,
+    logical_bytes: u64,
+    wire_gbps: f64,
+    limit_gbps: Option<f64>,
+    ratio: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    ranks: usize,
+    ranks_as: &'static str,
+    tokens: usize,
+    hidden: usize,
+    topk: usize,
+    experts: usize,
+    dtype: &'static str,
+    combine_dtype: &'static str,
+    iters: usize,
+    warmup: usize,
+    transport: String,
+    path: &'static str,
+    mode: &'a str,
+    combine_by: &'a str,
+    dispatch: Phase,
+    combine: Phase,
+    verified: bool,
+}
+
+/// Runs the command.
+pub fn main(args: &Args) -> Result<(), Error> {
+    let ranks = Ranks::new(args.ranks, &args.ranks_options)?;
+    let least = [("--iters", args.iters), ("--hidden", args.hidden), ("--topk", args.topk), ("--experts", args.experts)];
+    if let Some((name, _)) = least.into_iter().find(|(_, value)| *value == 0) {
+        return Err(Error::input(anyhow!("{name} is 0; it is at least 1")));
+    }
+    let settings = Settings {
+        tokens: args.tokens,
+        hidden: args.hidden,
+        topk: args.topk,
+        experts: args.experts,
+        dtype: args.dtype.name().to_owned(),
+        iters: args.iters,
+        warmup: args.warmup,
+        mode: args.mode.unwrap_or(ranks.config().moe_mode()).to_string(),
+        combine: args.combine.unwrap_or(ranks.config().moe_combine()).to_string(),
+    };
+    let spinner = progress::spinner("exchanging");
+    let results = ranks.run(&Job::BenchMoe(settings.clone()), |comm| settings.run(comm))?;
+    spinner.finish_and_clear();
+    let measured = results.iter().map(|result| serde_json::from_slice(result).context("a rank's result"));
+    let measured: Vec<Measured> = measured.collect::<anyhow::Result<_>>().map_err(Error::Failure)?;
+
+    let own: u64 = measured.iter().enumerate().map(|(rank, measured)| measured.rows[rank]).sum();
+    let all: u64 = measured.iter().flat_map(|measured| &measured.rows).sum();
+    let problem = settings.problem(0, 1)?;
+    let spans = |pick: fn(&Measured) -> &Vec<Span>| measured.iter().map(|m| pick(m).clone()).collect::<Vec<_>>();
+    let phase = |row: usize, rounds: Vec<Vec<Span>>, copies: Vec<Vec<Span>>| {
+        let (wire_bytes, logical_bytes) = ((all - own) * row as u64, all * row as u64);
+        let summary = Summary::of_ranks(&rounds);
+        let rate = |us: f64| wire_bytes as f64 / us / 1e3;
+        let limit_gbps = (!copies[0].is_empty() && wire_bytes > 0).then(|| rate(Summary::of_ranks(&copies).median_us));
+        let wire_gbps = rate(summary.median_us);
+        Phase { summary, wire_bytes, logical_bytes, wire_gbps, limit_gbps, ratio: limit_gbps.map(|limit| wire_gbps / limit) }
+    };
+    let [dispatch_row, combine_row] = row_bytes(&problem);
+    let report = Report {
+        ranks: args.ranks,
+        ranks_as: args.ranks_options.ranks_as.name(),
+        tokens: args.tokens,
+        hidden: args.hidden,
+        topk: args.topk,
+        experts: args.experts,
+        dtype: args.dtype.name(),
+        combine_dtype: problem.combine_dtype.name(),
+        iters: args.iters,
+        warmup: args.warmup,
+        transport: ranks.config().transport(),
+        path: ranks.config().path().name(),
+        mode: &settings.mode,
+        combine_by: &measured[0].combine_by,
+        dispatch: phase(dispatch_row, spans(|m| &m.dispatch), spans(|m| &m.limits[0])),
+        combine: phase(combine_row, spans(|m| &m.combine), spans(|m| &m.limits[1])),
+        verified: measured.iter().all(|measured| measured.verified),
+    };
+    if args.json {
+        print_json(&report)?;
+    } else {
+        print(&report);
+    }
+    Ok(())
+}
+
+fn print(report: &Report<'_>) {
+    println!(
+        "MoE of {} {}, {} tokens each, hidden {}, top-{} of {} experts, {}; mode {}, combine by {}, path {}; {} rounds",
+        report.ranks,
+        report.ranks_as,
+        report.tokens,
+        report.hidden,
+        report.topk,
+        report.experts,
+        report.dtype,
+        report.mode,
+        report.combine_by,
+        report.path,
+        report.iters
+    );
+    let mut table = comfy_table::Table::new();
+    table.load_style(UTF8_HORIZONTAL_ONLY);
+    table.set_header(["", "median µs", "p99 µs", "max/mean", "wire MB", "wire GB/s", "limit GB/s", "ratio"]);
+    for (name, phase) in [("dispatch", &report.dispatch), ("combine", &report.combine)] {
+        let optional = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
+        table.add_row([
+            name.to_owned(),
+            format!("{:.1}", phase.summary.median_us),
+            format!("{:.1}", phase.summary.p99_us),
+            format!("{:.2}", phase.summary.max_over_mean),
+            format!("{:.2}", phase.wire_bytes as f64 / 1e6),
+            format!("{:.2}", phase.wire_gbps),
+            optional(phase.limit_gbps),
+            optional(phase.ratio),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(comfy_table::CellAlignment::Right);
+    }
+    println!("{table}");
+    println!("First and last round verified bit for bit against the scalar model.");
+}

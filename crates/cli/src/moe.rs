@@ -1,0 +1,394 @@
+//! `campanile moe`: one exchange, on a file or on a made-up problem, verified.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail};
+use campanile::core::{MoeCombine, MoeMode};
+use campanile::moe::exchange::{self, ExchangeOptions, Exchanged, Layout, Times};
+use campanile::moe::model;
+use campanile::moe::{Received, RankOutput};
+use campanile::{Barrier, Communicator, DType, Problem};
+use campanile_moe::Solution;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Error;
+use crate::job::Job;
+use crate::limit::Limit;
+use crate::moe_file::{self, GenerateOptions, generate};
+use crate::moe_report::{Phase, Report, Run, Shape, Verification};
+use crate::progress;
+use crate::ranks::{Options, Ranks};
+
+/// Arguments of `campanile moe`.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Problem to exchange, a safetensors file: x.R, topk_idx.R and, optional, topk_weights.R, scales.R, expert_scale,
+    /// expert_rank; metadata experts. Without it a problem is made up: 128 tokens a rank, hidden 7168, top-8 of 256, bf16
+    #[arg(long, short)]
+    input: Option<PathBuf>,
+    /// Where to write out.R and, with weights, out_weights.R, as safetensors
+    #[arg(long, short)]
+    output: Option<PathBuf>,
+    /// Also write what every rank received: recv_x.R, recv_src.R, recv_topk_idx.R, …
+    #[arg(long, requires = "output")]
+    dump_recv: bool,
+    /// Number of ranks; with --input, that of the file [default: 4]
+    #[arg(long, short = 'n')]
+    ranks: Option<usize>,
+    /// Schedule of dispatch: auto, throughput or low-latency
+    #[arg(long)]
+    mode: Option<MoeMode>,
+    /// Who moves the results: auto, pull or push
+    #[arg(long)]
+    combine: Option<MoeCombine>,
+    /// In which layout the experts work: rows, compact or expert-major
+    #[arg(long, value_parser = layout, default_value = "rows")]
+    layout: Layout,
+    /// Type of the results: bf16, f16 or f32 [default: that of x, bf16 for f8_e4m3]
+    #[arg(long, value_parser = combine_dtype)]
+    combine_dtype: Option<DType>,
+    #[command(flatten)]
+    ranks_options: Options,
+    /// Print one JSON object instead of the report
+    #[arg(long)]
+    json: bool,
+}
+
+fn layout(name: &str) -> Result<Layout, String> {
+    Layout::parse(name).ok_or_else(|| "rows, compact or expert-major".to_owned())
+}
+
+fn combine_dtype(name: &str) -> Result<DType, String> {
+    DType::parse(name).filter(|dtype| dtype.is_combine()).ok_or_else(|| "bf16, f16 or f32".to_owned())
+}
+
+/// The exchange as every rank is told of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Exchange {
+    /// File of the problem; `None`: made up.
+    input: Option<PathBuf>,
+    ranks: usize,
+    combine_dtype: Option<String>,
+    layout: String,
+    mode: String,
+    combine: String,
+    keep_received: bool,
+}
+
+impl Exchange {
+    /// The problem, from its file or made up.
+    pub fn problem(&self) -> anyhow::Result<Problem> {
+        let mut problem = match &self.input {
+            Some(path) => moe_file::read(path)?,
+            None => generate(&GenerateOptions { ranks: self.ranks, ..GenerateOptions::default() }),
+        };
+        if let Some(dtype) = &self.combine_dtype {
+            problem.combine_dtype = DType::parse(dtype).context("the combine type")?;
+        }
+        Ok(problem)
+    }
+
+    fn options(&self) -> anyhow::Result<ExchangeOptions> {
+        Ok(ExchangeOptions {
+            layout: Layout::parse(&self.layout).context("the layout")?,
+            mode: self.mode.parse()?,
+            combine: self.combine.parse()?,
+            keep_received: self.keep_received,
+        })
+    }
+
+    /// One rank's part.
+    pub fn run(&self, comm: &Arc<Communicator>, problem: &Problem) -> anyhow::Result<Vec<u8>> {
+        let exchanged = exchange::run(comm, problem, &self.options()?)?;
+        let limits = measure_limits(comm, problem)?;
+        Ok(encode(&exchanged, limits))
+    }
+}
+
+/// Bytes that travel with a row of dispatch, and with a result of combine.
+pub fn row_bytes(problem: &Problem) -> [usize; 2] {
+    let weights = if problem.weighted { 4 * problem.topk } else { 0 };
+    let meta = 4 + 4 * problem.topk + weights;
+    [
+        problem.dtype.row_bytes(problem.hidden) + 4 * problem.scales + meta,
+        problem.combine_dtype.row_bytes(problem.hidden) + weights,
+    ]
+}
+
+/// Rows from every rank to every rank.
+pub fn rows(problem: &Problem) -> Vec<Vec<u64>> {
+    let ranks = problem.ranks.len();
+    let count = |source: usize| {
+        let mut rows = vec![0; ranks];
+        for slots in problem.ranks[source].topk_idx.chunks_exact(problem.topk) {
+            let mut owners: Vec<_> = slots.iter().filter(|e| **e >= 0).map(|e| problem.expert_rank[*e as usize]).collect();
+            owners.sort_unstable();
+            owners.dedup();
+            owners.iter().for_each(|owner| rows[*owner as usize] += 1);
+        }
+        rows
+    };
+    (0..ranks).map(count).collect()
+}
+
+/// Spans of the copies of what dispatch and what combine moves, if they can be had.
+fn measure_limits(comm: &Arc<Communicator>, problem: &Problem) -> anyhow::Result<Option<[[u64; 2]; 2]>> {
+    let rows = rows(problem);
+    let mut barrier = Barrier::new(comm)?;
+    let mut spans = [[0; 2]; 2];
+    for (span, row) in spans.iter_mut().zip(row_bytes(problem)) {
+        let bytes = rows[comm.rank()].iter().map(|&rows| rows as usize * row).collect();
+        let most = rows.iter().flatten().max().map_or(0, |&rows| rows as usize * row);
+        let Some(limit) = Limit::new(comm, bytes, most)? else { return Ok(None) };
+        *span = limit.copy(&mut barrier)?;
+    }
+    Ok(Some(spans))
+}
+
+/// What stands before the tensors of a rank's result.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    combine: String,
+    dispatch: [u64; 2],
+    combine_span: [u64; 2],
+    limits: Option<[[u64; 2]; 2]>,
+    /// Bytes of each tensor.
+    lengths: [usize; 7],
+}
+
+fn encode(exchanged: &Exchanged, limits: Option<[[u64; 2]; 2]>) -> Vec<u8> {
+    let RankOutput { out, out_weights, received } = &exchanged.output;
+    let f32s = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let i32s = |values: &[i32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let tensors = [
+        out.clone(),
+        f32s(out_weights),
+        received.x.clone(),
+        f32s(&received.scales),
+        i32s(&received.src),
+        i32s(&received.topk_idx),
+        f32s(&received.topk_weights),
+    ];
+    let header = Header {
+        combine: exchanged.combine.to_string(),
+        dispatch: exchanged.times.dispatch,
+        combine_span: exchanged.times.combine,
+        limits,
+        lengths: std::array::from_fn(|tensor| tensors[tensor].len()),
+    };
+    let header = serde_json::to_vec(&header).expect("numbers and names are always JSON");
+    [&(header.len() as u64).to_le_bytes()[..], &header, &tensors.concat()].concat()
+}
+
+fn decode(bytes: &[u8]) -> Option<(Exchanged, Option<[[u64; 2]; 2]>)> {
+    let (length, bytes) = bytes.split_first_chunk::<8>()?;
+    let (header, mut bytes) = bytes.split_at_checked(u64::from_le_bytes(*length) as usize)?;
+    let header: Header = serde_json::from_slice(header).ok()?;
+    let mut tensors: [&[u8]; 7] = [&[]; 7];
+    for (tensor, length) in tensors.iter_mut().zip(header.lengths) {
+        (*tensor, bytes) = bytes.split_at_checked(length)?;
+    }
+    let words = |bytes: &[u8]| -> Vec<[u8; 4]> { bytes.as_chunks::<4>().0.to_vec() };
+    let f32s = |bytes: &[u8]| words(bytes).into_iter().map(f32::from_le_bytes).collect::<Vec<_>>();
+    let i32s = |bytes: &[u8]| words(bytes).into_iter().map(i32::from_le_bytes).collect::<Vec<_>>();
+    let [out, out_weights, x, scales, src, topk_idx, topk_weights] = tensors;
+    let received = Received {
+        x: x.to_vec(),
+        scales: f32s(scales),
+        src: i32s(src),
+        topk_idx: i32s(topk_idx),
+        topk_weights: f32s(topk_weights),
+    };
+    let exchanged = Exchanged {
+        output: RankOutput { out: out.to_vec(), out_weights: f32s(out_weights), received },
+        rows_from: Vec::new(),
+        combine: header.combine.parse().ok()?,
+        times: Times { dispatch: header.dispatch, combine: header.combine_span },
+    };
+    bytes.is_empty().then_some((exchanged, header.limits))
+}
+
+/// Runs the command.
+pub fn main(args: &Args) -> Result<(), Error> {
+    if let Some(output) = &args.output {
+        moe_file::check_writable(output).map_err(Error::input)?;
+    }
+    let options = &args.ranks_options;
+    let config = campanile::bootstrap::configuration().map_err(Error::input)?;
+    let mut exchange = Exchange {
+        input: args.input.clone(),
+        ranks: args.ranks.unwrap_or(4),
+        combine_dtype: args.combine_dtype.map(|dtype| dtype.name().to_owned()),
+        layout: args.layout.name().to_owned(),
+        mode: args.mode.unwrap_or(config.moe_mode()).to_string(),
+        combine: args.combine.unwrap_or(config.moe_combine()).to_string(),
+        keep_received: args.dump_recv,
+    };
+    if exchange.ranks == 0 {
+        return Err(Error::input(anyhow!("--ranks is 0; a job has at least one rank")));
+    }
+    // The ranks read a copy that nobody else can change, so that all of them and the model see the same.
+    let snapshot = args.input.as_deref().map(Snapshot::of).transpose().map_err(Error::Input)?;
+    exchange.input = snapshot.as_ref().map(Snapshot::path);
+    let problem = exchange.problem().map_err(|error| Error::Input(match &args.input {
+        Some(input) => rename(error, input),
+        None => error,
+    }))?;
+    if let Some(ranks) = args.ranks.filter(|&ranks| ranks != problem.ranks.len()) {
+        let found = problem.ranks.len();
+        return Err(Error::input(anyhow!("--ranks is {ranks}, but the file has {found} ranks (x.0 to x.{})", found - 1)));
+    }
+    exchange.ranks = problem.ranks.len();
+    let ranks = Ranks::new(exchange.ranks, options)?;
+
+    let spinner = progress::spinner("exchanging");
+    let results = ranks.run(&Job::Moe(exchange.clone()), |comm| exchange.run(comm, &problem))?;
+    spinner.set_message("verifying");
+    let decoded = results.iter().map(|result| decode(result).context("a rank's result cannot be read"));
+    let (exchanged, limits): (Vec<_>, Vec<_>) = decoded.collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
+    let combine = exchanged.first().map_or(MoeCombine::Auto, |exchanged| exchanged.combine);
+    let spans: Vec<_> = exchanged.iter().map(|exchanged| exchanged.times).collect();
+    let solution = Solution { ranks: exchanged.into_iter().map(|exchanged| exchanged.output).collect() };
+    let verification = verify(&problem, &solution, exchange.keep_received);
+    let verified = verification.verified();
+    if let Some(output) = args.output.as_ref().filter(|_| verified) {
+        moe_file::write(output, &problem, &solution, args.dump_recv)?;
+    }
+    spinner.finish_and_clear();
+
+    let report = report(args, &ranks, &exchange, &problem, combine, &spans, &limits, verification);
+    let text = if args.json { report.json() + "\n" } else { report.text(std::io::stdout().is_terminal()) };
+    std::io::stdout().lock().write_all(text.as_bytes()).context("writing the report")?;
+    if !verified {
+        bail_unverified(args)?;
+    }
+    Ok(())
+}
+
+fn bail_unverified(args: &Args) -> anyhow::Result<()> {
+    let kept = if args.output.is_some() { "; the output was not written" } else { "" };
+    bail!("the result differs from the model (see the report){kept}; this is a defect of campanile, please report it")
+}
+
+/// An error that names the file that the user gave.
+fn rename(error: anyhow::Error, input: &std::path::Path) -> anyhow::Error {
+    match error.downcast_ref::<moe_file::FileError>() {
+        Some(moe_file::FileError::Format { cause, .. }) => anyhow!("{}: {cause}", input.display()),
+        _ => error.context(format!("{}", input.display())),
+    }
+}
+
+fn verify(problem: &Problem, solution: &Solution, kept: bool) -> Verification {
+    let mut expected = model::solve(problem);
+    if !kept {
+        expected.ranks.iter_mut().for_each(|rank| rank.received = Received::default());
+    }
+    let compared = model::compare(problem, &expected, solution);
+    let received_rows = solution.ranks.iter().map(|rank| rank.received.src.len() as u64 / 2).sum();
+    match compared {
+        Ok(verified) => {
+            let bound = model::bound(problem, solution);
+            Verification {
+                elements: (verified.out + verified.out_weights) as u64,
+                received_rows,
+                mismatches: 0,
+                first_mismatch: None,
+                max_error: bound.error,
+                max_error_over_bound: bound.ratio,
+            }
+        }
+        Err(mismatch) => Verification {
+            elements: expected.ranks.iter().map(|rank| rank.out.len() / problem.combine_dtype.bytes()).sum::<usize>() as u64,
+            received_rows,
+            mismatches: match mismatch {
+                model::Mismatch::Element { count, .. } => count as u64,
+                _ => 1,
+            },
+            first_mismatch: Some(mismatch.to_string()),
+            max_error: f64::NAN,
+            max_error_over_bound: f64::NAN,
+        },
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "a report joins all that the run knows, once")]
+fn report(
+    args: &Args,
+    ranks: &Ranks,
+    exchange: &Exchange,
+    problem: &Problem,
+    combine: MoeCombine,
+    spans: &[Times],
+    limits: &[Option<[[u64; 2]; 2]>],
+    verification: Verification,
+) -> Report {
+    let rows = rows(problem);
+    let wire: u64 = rows.iter().enumerate().map(|(s, row)| row.iter().sum::<u64>() - row[s]).sum();
+    let phase = |which: usize, row: usize, spans: Vec<[u64; 2]>| {
+        let copies: Option<Vec<_>> = limits.iter().map(|limits| Some(limits.as_ref()?[which])).collect();
+        let limit = copies.map(|copies| {
+            let us = Phase::new(row as u64, &copies, None).us;
+            (wire * row as u64) as f64 / us / 1e3
+        });
+        Phase::new(row as u64, &spans, limit.filter(|limit| limit.is_finite()))
+    };
+    let [dispatch_row, combine_row] = row_bytes(problem);
+    let input = match &args.input {
+        Some(input) => input.display().to_string(),
+        None => format!("made up: {}", GenerateOptions { ranks: exchange.ranks, ..GenerateOptions::default() }),
+    };
+    Report {
+        problem: Shape {
+            input,
+            tokens: problem.ranks.iter().map(|rank| rank.tokens).collect(),
+            hidden: problem.hidden,
+            topk: problem.topk,
+            experts: problem.experts(),
+            dtype: problem.dtype.name(),
+            combine_dtype: problem.combine_dtype.name(),
+            weighted: problem.weighted,
+            expert_scale: problem.expert_scale.is_some(),
+        },
+        run: Run {
+            ranks_as: ranks.ranks_as().name().to_owned(),
+            transport: ranks.config().transport(),
+            path: ranks.config().path().name().to_owned(),
+            mode: exchange.mode.clone(),
+            combine: combine.to_string(),
+            layout: exchange.layout.clone(),
+            output: args.output.as_ref().map(|output| output.display().to_string()),
+        },
+        dispatch: phase(0, dispatch_row, spans.iter().map(|times| times.dispatch).collect()),
+        combine: phase(1, combine_row, spans.iter().map(|times| times.combine).collect()),
+        rows,
+        verification,
+    }
+}
+
+/// A copy of the input in memory of this process, which ranks that are processes open too.
+struct Snapshot {
+    file: std::fs::File,
+}
+
+impl Snapshot {
+    fn of(path: &std::path::Path) -> anyhow::Result<Self> {
+        let context = || format!("{}", path.display());
+        let mut from = std::fs::File::open(path).with_context(context)?;
+        if !from.metadata().with_context(context)?.is_file() {
+            bail!("{} is not a regular file; give a safetensors file", path.display());
+        }
+        let memory = rustix::fs::memfd_create("campanile-input", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let mut file = std::fs::File::from(memory);
+        std::io::copy(&mut from, &mut file).with_context(context)?;
+        Ok(Self { file })
+    }
+
+    /// A path that leads to it as long as this process lives, for processes of the same user.
+    fn path(&self) -> PathBuf {
+        use std::os::fd::AsRawFd;
+        PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
+    }
+}
+

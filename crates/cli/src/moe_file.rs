@@ -1,0 +1,52 @@
+//! MoE problems and solutions as safetensors files.
+//!
+//! An input is a whole [`Problem`](campanile::moe::Problem), all ranks in one file; an output is what the ranks ended
+//! with. `R` in a name is the number of a rank; the ranks of a file are those of its `x.0`, `x.1`, …, without a gap.
+//!
+//! | input | shape | type | |
+//! |---|---|---|---|
+//! | `x.R` | `[T_R, H]` | F32, F16, BF16 or F8_E4M3 | `T_R` may differ between ranks and be 0 |
+//! | `scales.R` | `[T_R, S]` | F32 | with F8_E4M3, and only then: one scale per `ceil(H / S)` elements |
+//! | `topk_idx.R` | `[T_R, K]` | I32 or I64 | expert of each slot; −1 drops it |
+//! | `topk_weights.R` | `[T_R, K]` | F32 | optional, on all ranks or none |
+//! | `expert_scale` | `[E]` | F32 | optional, only with weights |
+//! | `expert_rank` | `[E]` | I32 | optional; default `e / ceil(E / R)` |
+//! | metadata `experts` | | string | `E` in decimal |
+//!
+//! | output | shape | type | |
+//! |---|---|---|---|
+//! | `out.R` | `[T_R, H]` | the combine type | |
+//! | `out_weights.R` | `[T_R, K]` | F32 | with weights |
+//! | `recv_x.R` | `[N_R, H]` | that of `x` | this and below: only when the received rows are asked for |
+//! | `recv_scales.R` | `[N_R, S]` | F32 | with F8_E4M3 |
+//! | `recv_src.R` | `[N_R, 2]` | I32 | source rank, source token |
+//! | `recv_topk_idx.R` | `[N_R, K]` | I32 | expert among those of this rank; −1 elsewhere |
+//! | `recv_topk_weights.R` | `[N_R, K]` | F32 | with weights; 0 elsewhere |
+//! | metadata `experts` | | string | `E` in decimal |
+//!
+//! Without a file, [`generate()`] makes a problem up.
+//!
+//! **Invariants.** A file that is read is checked in full before a tensor of it is allocated: what [`read`] returns is a
+//! valid problem, and whatever is wrong is an error that names the tensor. A file that is written depends on nothing
+//! but its contents, so equal solutions are equal files; it appears whole or not at all.
+
+use campanile::moe::DType;
+use safetensors::Dtype;
+
+mod error;
+mod generate;
+mod header;
+mod input;
+mod output;
+
+pub use error::{FileError, FormatError, WriteError};
+pub use generate::{GenerateOptions, generate};
+pub use input::{parse, read};
+pub use output::{check_writable, write};
+
+/// Types of rows: what the project and what a file calls them.
+const ROW_TYPES: [(DType, Dtype); 4] =
+    [(DType::F32, Dtype::F32), (DType::F16, Dtype::F16), (DType::BF16, Dtype::BF16), (DType::F8E4M3, Dtype::F8_E4M3)];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! The ranks that a command runs its job on: processes or threads of this machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use campanile::bootstrap::{Launch, Output};
+use campanile::core::{Bind, Config};
+use campanile::{CommOptions, Communicator, Path, threads};
+use clap::{Args, ValueEnum};
+
+use crate::exit::Error;
+use crate::job::Job;
+
+/// What ranks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RanksAs {
+    /// Processes of this machine, bound to cores.
+    Processes,
+    /// Threads of this process, not bound.
+    Threads,
+}
+
+impl RanksAs {
+    /// The name that the command line accepts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Processes => "processes",
+            Self::Threads => "threads",
+        }
+    }
+}
+
+/// Options of every command that runs ranks.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// What ranks are
+    #[arg(long = "as", value_name = "KIND", default_value = "processes")]
+    pub ranks_as: RanksAs,
+    /// Upper bound of every wait: seconds, or with a unit (30s, 500ms)
+    #[arg(long, value_parser = campanile::core::parse_duration)]
+    pub timeout: Option<Duration>,
+    /// How windows reach peers: auto, load-store or queue
+    #[arg(long, value_parser = path)]
+    pub path: Option<Path>,
+    /// Bind ranks that are processes to cores: cores or none
+    #[arg(long)]
+    pub bind: Option<Bind>,
+}
+
+fn path(name: &str) -> Result<Path, String> {
+    let all = [Path::Auto, Path::LoadStore, Path::Queue];
+    all.into_iter().find(|path| path.name() == name).ok_or_else(|| "auto, load-store or queue".to_owned())
+}
+
+/// The ranks of one job.
+#[derive(Debug)]
+pub struct Ranks {
+    count: usize,
+    ranks_as: RanksAs,
+    config: Config,
+}
+
+impl Ranks {
+    /// `count` ranks, configured by the environment and the options, which win.
+    pub fn new(count: usize, options: &Options) -> Result<Self, Error> {
+        let mut config = campanile::bootstrap::configuration().map_err(Error::input)?;
+        if let Some(timeout) = options.timeout {
+            config = config.with_timeout(timeout).map_err(Error::input)?;
+        }
+        if let Some(path) = options.path {
+            config = config.with_path(path).map_err(Error::input)?;
+        }
+        if let Some(bind) = options.bind {
+            config = config.with_bind(bind).map_err(Error::input)?;
+        }
+        campanile::plugin(&config).map_err(Error::input)?;
+        if count == 0 {
+            return Err(Error::input(anyhow!("--ranks is 0; a job has at least one rank")));
+        }
+        Ok(Self { count, ranks_as: options.ranks_as, config })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What they are.
+    pub fn ranks_as(&self) -> RanksAs {
+        self.ranks_as
+    }
+
+    /// Runs a job and returns each rank's result. `body` is the job in this process, for ranks that are threads.
+    pub fn run(
+        &self,
+        job: &Job,
+        body: impl Fn(&Arc<Communicator>) -> anyhow::Result<Vec<u8>> + Sync,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        match self.ranks_as {
+            RanksAs::Threads => self.run_threads(body),
+            RanksAs::Processes => self.run_processes(job),
+        }
+    }
+
+    fn run_threads(
+        &self,
+        body: impl Fn(&Arc<Communicator>) -> anyhow::Result<Vec<u8>> + Sync,
+    ) -> Result<Vec<Vec<u8>>, Error> {
+        let options = CommOptions {
+            timeout: self.config.timeout(),
+            path: self.config.path(),
+            queue_depth: self.config.queue_depth(),
+            ..CommOptions::default()
+        };
+        let ended = threads::<_, anyhow::Error>(self.count, &options, |comm| body(&comm));
+        let ranks = ended.into_iter().enumerate().map(|(rank, ended)| ended.with_context(|| format!("rank {rank}")));
+        Ok(ranks.collect::<anyhow::Result<_>>()?)
+    }
+
+    fn run_processes(&self, job: &Job) -> Result<Vec<Vec<u8>>, Error> {
+        let job = serde_json::to_string(job)?;
+        let outcome = Launch::current_exe(["rank", &job], self.count)?
+            .env("CAMPANILE_TIMEOUT", format!("{}ms", self.config.timeout().as_millis()))
+            .env("CAMPANILE_PATH", self.config.path().name())
+            .env("CAMPANILE_BIND", self.config.bind().name())
+            .output(Output::Captured)
+            .forward_signals(true)
+            .run()?;
+        match outcome.failure {
+            None => Ok(outcome.ranks.into_iter().map(|rank| rank.stdout).collect()),
+            Some(_) => Err(Error::Failure(anyhow!("{outcome}"))),
+        }
+    }
+}
