@@ -1,2 +1,80 @@
-//! The gate.
-fn main() {}
+//! The project's one gate: `cargo xtask validate`.
+//!
+//! It runs what `cargo test --workspace` does not: format, lints, documentation, the dependency policy, links, and the
+//! models. Each check can be run alone; all of them are run even if one fails, and the summary says which did.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+
+mod cargo;
+mod dependencies;
+mod links;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check
+    Validate,
+    /// rustfmt, without changing anything
+    Format,
+    /// clippy on all targets, warnings denied
+    Lint,
+    /// rustdoc, warnings denied
+    Doc,
+    /// Licences and build requirements of all dependencies
+    Dependencies,
+    /// Relative links of all Markdown files
+    Links,
+    /// The loom models of the doorbell queue and of the MoE protocol
+    Loom,
+}
+
+/// A check: its name and what it runs.
+type Check = (&'static str, fn() -> anyhow::Result<()>);
+
+const CHECKS: [Check; 6] = [
+    ("format", cargo::format),
+    ("links", links::check),
+    ("dependencies", dependencies::check),
+    ("lint", cargo::lint),
+    ("doc", cargo::doc),
+    ("loom", cargo::loom),
+];
+
+fn main() -> ExitCode {
+    let name = match Cli::parse().command {
+        Command::Validate => None,
+        Command::Format => Some("format"),
+        Command::Lint => Some("lint"),
+        Command::Doc => Some("doc"),
+        Command::Dependencies => Some("dependencies"),
+        Command::Links => Some("links"),
+        Command::Loom => Some("loom"),
+    };
+    let mut failed = Vec::new();
+    for (check, run) in CHECKS.into_iter().filter(|(check, _)| name.is_none_or(|name| name == *check)) {
+        println!("== {check}");
+        let start = Instant::now();
+        match run() {
+            Ok(()) => println!("== {check}: good, {:.0?}", start.elapsed()),
+            Err(error) => {
+                eprintln!("== {check}: FAILED: {error:#}");
+                failed.push(check);
+            }
+        }
+    }
+    if failed.is_empty() {
+        println!("validate: good");
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("validate: FAILED: {}", failed.join(", "));
+    ExitCode::FAILURE
+}

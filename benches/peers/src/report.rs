@@ -24,8 +24,8 @@ the launches behind these tables are in `cpu_peers.json`.
 const LEGEND: &str = "\
 Times in µs: median of the launches' medians [lowest p10 – highest p90 inside a launch]; lower is better. Launches during
 which other programs used over 10 % of the cores, or the hypervisor had moved the cores (their distance was not the usual
-one), are left out; `*`: there was no other. `†`: more ranks than cores under an
-MPI that spins without giving its core away; the figure shows scheduler ticks, and *best MPI* ignores it.
+one), are left out; `*`: there was no other. `†`: more ranks than cores under an MPI that spins without giving its core
+away; the figure shows scheduler ticks, and *best MPI* ignores it.
 
 *By hand* is the best form of `direct`: memcpy or non-temporal stores, processes or threads, whichever was fastest in that
 cell. *Flushing* is the same with the CPU's bf16 rounding, which loses subnormals; the other column rounds exactly, as
@@ -43,7 +43,7 @@ pub fn markdown(results: &Results) -> String {
         writeln!(text, "* a cache line takes {ns:.0} ns from core to core").expect("a String takes all");
     }
     writeln!(text, "* {quiet} of {launches} figures are from a quiet machine").expect("a String takes all");
-    write!(text, "* {} rounds\n\n```\n{}\n```\n\n", results.rounds, results.command).expect("a String takes all");
+    write!(text, "* rounds: {}\n\n```\n{}\n```\n\n", results.rounds, results.command).expect("a String takes all");
     text.push_str(LEGEND);
     text.push_str(&view.overview());
     text.push_str(&view.all_sides());
@@ -120,6 +120,7 @@ impl View<'_> {
             "by hand, flushing",
             "best MPI",
             "campanile / by hand",
+            "campanile / flushing",
             "MPI / campanile",
         ]);
         for (ranks, tokens) in self.cells("moe") {
@@ -140,10 +141,8 @@ impl View<'_> {
                     named(exact, |s| s.variant.trim_end_matches(" exact").into()),
                     named(flushing, |s| s.variant.trim_end_matches(" hardware").into()),
                     named(mpi, |s| format!("{} {}", s.peer, s.variant)),
-                    match flushing {
-                        Some(_) => format!("{}, flushing {}", ratio(ours, exact), ratio(ours, flushing)),
-                        None => ratio(ours, exact),
-                    },
+                    ratio(ours, exact),
+                    ratio(ours, flushing),
                     ratio(mpi, ours),
                 ]);
             }
@@ -257,7 +256,7 @@ impl View<'_> {
     }
 
     fn is_fair_mpi(&self, summary: &Summary) -> bool {
-        mpi::names().any(|name| name == summary.peer) && !self.crowded_spinner(summary)
+        mpi::names().any(|name| name == summary.peer)
     }
 }
 
@@ -303,7 +302,10 @@ fn named(summary: Option<&Summary>, name: impl Fn(&Summary) -> String) -> String
 
 fn ratio(above: Option<&Summary>, below: Option<&Summary>) -> String {
     match (above, below) {
-        (Some(above), Some(below)) if below.median > 0.0 => format!("{:.2}", above.median / below.median),
+        (Some(above), Some(below)) if below.median > 0.0 => {
+            let star = if above.quiet && below.quiet { "" } else { "*" };
+            format!("{:.2}{star}", above.median / below.median)
+        }
         _ => NONE.into(),
     }
 }
@@ -385,7 +387,7 @@ mod tests {
         assert_eq!(cells[5], "100 (threads nt)");
         assert_eq!(cells[6], "50.0 (processes memcpy)");
         assert_eq!(cells[7], "220 (openmpi-system dedup)");
-        assert_eq!(cells[8..10], ["1.10, flushing 2.20", "2.00"]);
+        assert_eq!(cells[8..11], ["1.10", "2.20", "2.00"]);
         assert!(line(&text, &["mpich-system", "dedup"])[4].ends_with('†'), "{text}");
         assert_eq!(line(&text, &["impi-pypi"])[2], "not there");
     }

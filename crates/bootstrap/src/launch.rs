@@ -31,7 +31,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::time::Duration;
 
-use campanile_core::{BootstrapError, Rank};
+use campanile_core::{BootstrapError, Config, Rank, Scope, Source};
 
 pub use exit::{Exit, Failure, Outcome, RankOutcome};
 use guardian::Guardian;
@@ -110,6 +110,20 @@ impl Launch {
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.environment.push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Gives every rank the settings of `config` that are not defaults, whatever the launcher's environment and file say.
+    /// Without, they read these themselves, so what the launcher was told by other means does not reach them.
+    #[must_use]
+    pub fn config(mut self, config: &Config) -> Self {
+        // The file was read here; it would override the environment.
+        self = self.env("CAMPANILE_CONFIG", "unset");
+        for setting in config.settings() {
+            if setting.variable.scope == Scope::Job && setting.source != Source::Default {
+                self = self.env(setting.variable.name, setting.value);
+            }
+        }
         self
     }
 

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use campanile_bootstrap::{Exit, Failure, Launch, LaunchError, Output as RankOutput};
-use campanile_core::Rank;
+use campanile_core::{Bind, Config, Rank};
 use campanile_host::process::{Pidfd, ProcessError, Signal};
 
 const PROBE: &str = env!("CARGO_BIN_EXE_campanile-launch-probe");
@@ -163,6 +163,18 @@ fn every_rank_is_told_who_it_is_and_has_nothing_to_read() {
     assert_eq!(said, ["0 0 2 none more 0 store\n", "1 1 2 none more 0 store\n"]);
     let outcome = Launch::new(PROBE, ["whoami"], 2).output(RankOutput::Captured).run().unwrap();
     assert_eq!(text(&outcome.ranks[1].stdout), "rank 1 of 2\n");
+}
+
+#[test]
+fn the_launchers_configuration_reaches_the_ranks_whatever_the_file_says() {
+    let config = Config::load([("CAMPANILE_PATH", "queue")], Some("bind = \"cores\"\ntimeout = 7")).unwrap();
+    let config = config.with_bind(Bind::None).unwrap().with_timeout(Duration::from_micros(1500)).unwrap();
+    let script =
+        "echo $CAMPANILE_PATH $CAMPANILE_BIND $CAMPANILE_TIMEOUT $CAMPANILE_CONFIG ${CAMPANILE_QUEUE_DEPTH:-default}";
+    let launch = Launch::new("sh", ["-c", script], 1).output(RankOutput::Captured);
+    // What is in the launcher's environment is inherited, and must not win.
+    let outcome = launch.env("CAMPANILE_CONFIG", "/a/file").config(&config).run().unwrap();
+    assert_eq!(text(&outcome.ranks[0].stdout), "queue none 0.0015s unset default\n");
 }
 
 #[test]

@@ -17,7 +17,7 @@ mod moe_file;
 mod moe_report;
 mod progress;
 mod ranks;
-//mod run;
+mod run;
 
 /// Cross-device collectives: MoE dispatch and combine, barriers, puts, on transports that are chosen per job.
 #[derive(Parser)]
@@ -34,8 +34,8 @@ enum Command {
     /// Measure, beside the limit of the same machine in the same run
     #[command(subcommand)]
     Bench(bench::Command),
-    // Start N ranks of a program on this machine
-    //Run(run::Args),
+    /// Start N ranks of a program on this machine
+    Run(run::Args),
     /// Show transports, configuration and this machine
     Info(info::Args),
     /// One rank of a job that another `campanile` started
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Moe(args) => moe::main(&args),
         Command::Bench(command) => bench::main(&command),
-        //Command::Run(args) => run::main(&args),
+        Command::Run(args) => run::main(&args),
         Command::Info(args) => info::main(&args),
         Command::Rank { job } => job::main(&job),
     };

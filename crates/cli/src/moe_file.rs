@@ -41,7 +41,7 @@ mod output;
 
 pub use error::{FileError, FormatError, WriteError};
 pub use generate::{GenerateOptions, generate};
-pub use input::{parse, read};
+pub use input::read;
 pub use output::{check_writable, write};
 
 /// Types of rows: what the project and what a file calls them.

@@ -243,6 +243,7 @@ impl Report {
         let (ranks, all) = (tokens.len(), tokens.iter().sum::<usize>());
         let (least, most) = (tokens.iter().min().unwrap_or(&0), tokens.iter().max().unwrap_or(&0));
         let each = if least == most { grouped(*most as u64) } else { format!("{least} to {most}") };
+        let types = if dtype == combine_dtype { (*dtype).into() } else { format!("{dtype}, results {combine_dtype}") };
         let factors = match (self.problem.weighted, self.problem.expert_scale) {
             (true, true) => "weights and expert scales",
             (true, false) => "weights",
@@ -259,7 +260,7 @@ impl Report {
                 format!("{} ({each} a rank)", counted(all as u64, "token")),
                 format!("hidden {hidden}"),
                 format!("top-{topk} of {}", counted(*experts as u64, "expert")),
-                format!("{dtype}, results {combine_dtype}"),
+                types,
             ],
         );
         add("input", &[self.problem.input.clone(), factors.into()]);

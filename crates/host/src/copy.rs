@@ -266,38 +266,47 @@ mod tests {
         }
     }
 
+    /// The last line is left in part, so that without a fence it stays in the core's write buffer, behind its announcement.
     #[test]
     fn a_row_announced_after_the_fence_is_whole_for_another_core() {
+        use crate::wait::{SpinPolicy, Step, Waiter};
         use std::sync::atomic::{AtomicUsize, Ordering};
-        const ROW: usize = 7168 * 2;
-        const ROUNDS: usize = 2000;
-        let row = crate::memory::SharedMemory::create("copy test", ROW).expect("14 KiB");
-        let (written, read) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        const ROW: usize = 4 * LINE + 48;
+        const ROUNDS: usize = 500;
         let wait = |word: &AtomicUsize, round| {
+            let mut waiter = Waiter::new(SpinPolicy::SHARED);
             while word.load(Ordering::Acquire) < round {
-                std::thread::yield_now();
+                match waiter.step() {
+                    Step::Spin => std::hint::spin_loop(),
+                    Step::Yield | Step::Sleep(_) => std::thread::yield_now(),
+                }
             }
         };
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let copier = Copier::streaming();
+        for (kernel, name) in kernels() {
+            let row = crate::memory::SharedMemory::create("row", ROW).expect("a page");
+            let (written, read) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for round in 1..=ROUNDS {
+                        let source = [round as u8; ROW];
+                        wait(&read, round - 1);
+                        // SAFETY: both are ROW bytes; the reader has announced that it is done with the row.
+                        unsafe { kernel(row.as_ptr(), source.as_ptr(), ROW) };
+                        streaming_fence();
+                        written.store(round, Ordering::Release);
+                    }
+                });
+                let mut torn = 0;
                 for round in 1..=ROUNDS {
-                    let source = vec![round as u8; ROW];
-                    wait(&read, round - 1);
-                    // SAFETY: both are ROW bytes; the reader has announced that it is done with the row.
-                    unsafe { copier.copy(row.as_ptr(), source.as_ptr(), ROW) };
-                    copier.fence();
-                    written.store(round, Ordering::Release);
+                    wait(&written, round);
+                    // SAFETY: ROW bytes, which the writer leaves alone until `read` is raised.
+                    let bytes = unsafe { std::slice::from_raw_parts(row.as_ptr(), ROW) };
+                    torn += usize::from(bytes.iter().rev().any(|&byte| byte != round as u8));
+                    read.store(round, Ordering::Release);
                 }
+                assert_eq!(torn, 0, "{name}: rows of {ROUNDS}");
             });
-            for round in 1..=ROUNDS {
-                wait(&written, round);
-                // SAFETY: ROW bytes, which the writer leaves alone until `read` is raised.
-                let bytes = unsafe { std::slice::from_raw_parts(row.as_ptr(), ROW) };
-                assert!(bytes.iter().all(|&byte| byte == round as u8), "round {round}");
-                read.store(round, Ordering::Release);
-            }
-        });
+        }
     }
 
     #[test]

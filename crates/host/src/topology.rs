@@ -49,10 +49,7 @@ impl Topology {
             // The name of Linux 5.3 and later is core_cpus_list; the older one is still there.
             let siblings = system.join(format!("cpu/cpu{cpu}/topology/thread_siblings_list"));
             let siblings = read_list(&siblings).unwrap_or_default();
-            let mut cpus = siblings
-                .iter()
-                .filter(|&sibling| allowed.contains(sibling) && !seen.contains(&sibling))
-                .collect::<CpuSet>();
+            let mut cpus = siblings.iter().filter(|&sibling| allowed.contains(sibling)).collect::<CpuSet>();
             cpus.insert(cpu);
             seen.extend(cpus.iter());
             let node = nodes.get(&cpu).copied().unwrap_or(0);

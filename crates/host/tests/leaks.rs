@@ -46,7 +46,7 @@ fn use_everything() {
     // One that this process has no number left for.
     client.send(b"no room", Some(memory.fd()), soon()).expect("room");
     let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit.clone() }).expect("lower");
+    setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).expect("lower");
     let received = server.recv(soon());
     setrlimit(Resource::Nofile, limit).expect("as before");
     assert!(matches!(received, Err(ChannelError::Truncated { .. })), "{received:?}");

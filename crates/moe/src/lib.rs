@@ -27,6 +27,6 @@ pub use layout::ExpertLayout;
 pub use moe::Moe;
 pub use outputs::Outputs;
 pub use plan::{MoeConfig, Plan, PlanError, PlanPaths};
-pub use problem::{Problem, RankInput, RankOutput, Received, Solution};
+pub use problem::{Problem, ProblemError, RankInput, RankOutput, Received, Solution};
 pub use received_rows::{ReceivedRows, RowMeta};
 pub use tokens::Tokens;

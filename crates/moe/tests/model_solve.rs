@@ -149,7 +149,7 @@ fn a_result_is_rounded_on_the_owner_and_again_at_the_source() {
 
 #[test]
 fn nothing_is_fused() {
-    // w · s rounds before it is added: (1 + 2^-23)² − (1 + 2^-22) is 0 then, and 2^-46 with a fused multiply-add.
+    // The product rounds before it is added: −(1 + 2^-23) + (1 + 2^-23)² is 2^-23 then, and more if fused.
     let mut problem = one_token(1, bf16(&[1.0]), vec![0, 0], vec![0.0; 2]);
     let next = f32::from_bits(0x3f80_0001);
     problem.combine_dtype = DType::F32;

@@ -81,11 +81,8 @@ impl Rank {
         let Some(condition) = condition else { return };
         let (rank, at) = (self.protocol.rank(), condition.offset / 8);
         loop {
-            let seen = if condition.source == rank {
-                self.own[at]
-            } else {
-                self.memory.words[rank][at].load(self.order.load)
-            };
+            let seen =
+                if condition.source == rank { self.own[at] } else { self.memory.words[rank][at].load(self.order.load) };
             match self.protocol.observe(&condition, seen) {
                 Ok(Seen::Pending) => loom::thread::yield_now(),
                 Ok(Seen::Ready(_)) => return,

@@ -243,10 +243,7 @@ fn a_dispatch_is_checked() {
             rank.begin_dispatch_send(SET, &all, &[0, 0, CAPACITY + 1]),
             Misuse::Capacity { peer: 2, rows: CAPACITY + 1, capacity: CAPACITY },
         ),
-        (
-            rank.begin_dispatch_send(SET, &[true, true, false], &[0, 0, 1]),
-            Misuse::NotActive { peer: 2, ranks: 3 },
-        ),
+        (rank.begin_dispatch_send(SET, &[true, true, false], &[0, 0, 1]), Misuse::NotActive { peer: 2, ranks: 3 }),
     ];
     for (given, expected) in refused {
         assert_eq!(given, Err(expected));
@@ -279,7 +276,8 @@ fn one_phase_at_a_time() {
 fn a_round_goes_its_way() {
     let mut world = World::new(2, 2, CAPACITY, Epoch::FIRST);
     let (all, none) = ([true; 2], [0; 2]);
-    let out_of_order = |misuse: Result<(), Misuse>| assert!(matches!(misuse, Err(Misuse::OutOfOrder { .. })), "{misuse:?}");
+    let out_of_order =
+        |misuse: Result<(), Misuse>| assert!(matches!(misuse, Err(Misuse::OutOfOrder { .. })), "{misuse:?}");
 
     let round = world.dispatch_send(SET, 1);
     let rank = &mut world.ranks[0];
@@ -339,6 +337,78 @@ fn nothing_is_published_early_or_twice() {
     let early = |word| Misuse::TooEarly { round, peer: 1, word, missing: Word::ReadyC };
     assert_eq!(rank.publish_meta(round, 1), Err(early(Word::Meta)));
     assert_eq!(rank.publish_rows(round, 1, 1), Err(early(Word::Rows)));
+}
+
+#[test]
+fn a_phase_finishes_with_nothing_outstanding() {
+    let mut world = World::new(2, 1, CAPACITY, Epoch::FIRST);
+    let round = world.dispatch(SET, 1);
+    world.combine(round, Combine::Pull, 1);
+    let all = world.all();
+    let outstanding = |phase, word| Err(Misuse::Unfinished { round: second(round), phase, peer: 0, word });
+    let published = |word| Err(Misuse::Published { round: second(round), peer: 0, word });
+    fn second(round: Round) -> Round {
+        Round { epoch: round.epoch.next(), ..round }
+    }
+
+    // Everything for rank 1 comes first, so that a phase hangs on its words for rank 0.
+    let mut sender = world.ranks[0].clone();
+    let round = sender.begin_dispatch_send(SET, &all, &[1, 1]).unwrap();
+    for peer in [1, 0] {
+        let _store = sender.publish_meta(round, peer).unwrap();
+    }
+    assert_eq!(sender.publish_meta(round, 0), published(Word::Meta));
+    assert_eq!(sender.finish(round), outstanding(Phase::DispatchSend, Word::Rows));
+    let mut mute = world.ranks[0].clone();
+    let begun = mute.begin_dispatch_send(SET, &all, &[0, 0]).unwrap();
+    assert_eq!(mute.finish(begun), outstanding(Phase::DispatchSend, Word::Meta));
+
+    let round = world.dispatch_send(SET, 1);
+    let mut receiver = world.ranks[0].clone();
+    receiver.begin_dispatch_receive(round, &all).unwrap();
+    let words = world.words[0].clone();
+    for word in [Word::Meta, Word::Rows, Word::DoneC] {
+        assert_eq!(receiver.finish(round), outstanding(Phase::DispatchReceive, word));
+        for peer in [1, 0] {
+            let condition = match word {
+                Word::Meta => receiver.meta(round, peer),
+                Word::Rows => receiver.rows(round, peer, 1),
+                _ => receiver.outputs_free(SET, peer),
+            };
+            let condition = condition.unwrap().unwrap();
+            assert!(matches!(receiver.observe(&condition, words[condition.offset / 8]), Ok(Seen::Ready(_))));
+        }
+    }
+    receiver.finish(round).unwrap();
+
+    world.dispatch_receive(round, 1);
+    let mut releaser = world.ranks[0].clone();
+    releaser.begin_release(round, &all).unwrap();
+    assert_eq!(releaser.finish(round), outstanding(Phase::Release, Word::ReadyC));
+    for peer in [1, 0] {
+        let _store = releaser.publish_ready(round, peer).unwrap();
+    }
+    assert_eq!(releaser.finish(round), outstanding(Phase::Release, Word::DoneC));
+
+    let combiner = &mut world.ranks[0];
+    combiner.begin_combine_send(round, Combine::Pull, &all).unwrap();
+    assert_eq!(combiner.finish(round), outstanding(Phase::CombineSend, Word::ReadyC));
+    for peer in [1, 0] {
+        let _store = combiner.publish_ready(round, peer).unwrap();
+    }
+    combiner.finish(round).unwrap();
+    combiner.begin_combine_receive(round, &all).unwrap();
+    assert_eq!(combiner.finish(round), outstanding(Phase::CombineReceive, Word::DoneC));
+    let more = Misuse::TooManyRows { round, peer: 0, word: Word::ReadyC, given: 2, announced: 1 };
+    assert_eq!(combiner.results(round, 0, 2), Err(more));
+    for peer in [1, 0] {
+        let results = combiner.results(round, peer, 1).unwrap().unwrap();
+        let ready = TaggedWord { epoch: round.epoch, count: Ready::Pull as u32 }.pack();
+        assert_eq!(combiner.observe(&results, ready), Ok(Seen::Ready(0)));
+        let _store = combiner.publish_done(round, peer).unwrap();
+    }
+    assert_eq!(combiner.publish_done(round, 0), published(Word::DoneC));
+    combiner.finish(round).unwrap();
 }
 
 #[test]
@@ -429,6 +499,16 @@ fn a_peer_that_released_has_no_results() {
     let results = rank.results(round, 1, 1).unwrap().unwrap();
     let released = TaggedWord { epoch: round.epoch, count: Ready::Released as u32 }.pack();
     assert!(rank.observe(&results, released).is_err());
+
+    // Nor is a pull what a rank expects that has released itself.
+    let mut world = World::new(2, 1, CAPACITY, Epoch::FIRST);
+    let round = world.dispatch(SET, 0);
+    world.release(round);
+    let rank = &mut world.ranks[0];
+    let round = rank.begin_dispatch_send(SET, &all, &[0; 2]).unwrap();
+    let credit = rank.credit(round, 1).unwrap().unwrap();
+    let pulled = TaggedWord { epoch: round.epoch.prev(), count: Ready::Pull as u32 }.pack();
+    assert!(rank.observe(&credit, pulled).is_err());
 }
 
 #[test]

@@ -49,7 +49,7 @@ pub enum FileError {
         /// The file.
         path: PathBuf,
         /// What is wrong with them.
-        cause: FormatError,
+        cause: Box<FormatError>,
     },
 }
 
@@ -95,7 +95,7 @@ pub enum FormatError {
         tensor: String,
     },
     /// The header's entry of a tensor is not `{dtype, shape, data_offsets}`.
-    #[error("tensor {tensor:?} has a bad entry in the header: {reason}")]
+    #[error("tensor {tensor:?} has a bad entry in the header; it must have dtype, shape and data_offsets: {reason}")]
     Entry {
         /// Its name.
         tensor: String,
@@ -114,7 +114,7 @@ pub enum FormatError {
         /// Its shape.
         shape: Vec<usize>,
         /// Bytes of that shape.
-        takes: u64,
+        takes: u128,
         /// First byte and end, counted from the end of the header.
         offsets: (usize, usize),
     },

@@ -92,7 +92,7 @@ impl Header {
         for (name, info) in tensors {
             let (start, end) = info.data_offsets;
             let takes = bytes(info);
-            if end < start || (end - start) as u64 != takes {
+            if end < start || (end - start) as u128 != takes {
                 return Err(FormatError::Bytes {
                     tensor: name.clone(),
                     dtype: info.dtype,
@@ -116,10 +116,10 @@ impl Header {
     }
 }
 
-/// Bytes of a tensor. Saturates: a shape that overflows is larger than any file.
-fn bytes(info: &TensorInfo) -> u64 {
-    let elements = info.shape.iter().fold(1, |product: u64, &extent| product.saturating_mul(extent as u64));
-    elements.saturating_mul(info.dtype.bitsize() as u64).div_ceil(8)
+/// Bytes of a tensor. Saturates: what overflows is larger than any file.
+fn bytes(info: &TensorInfo) -> u128 {
+    let elements = info.shape.iter().fold(1, |product: u128, &extent| product.saturating_mul(extent as u128));
+    elements.saturating_mul(info.dtype.bitsize() as u128).div_ceil(8)
 }
 
 /// The entries of a JSON object in their order, with those that are there twice.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, Cursor, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -51,15 +51,13 @@ pub fn read(path: &Path) -> Result<Problem, FileError> {
     {
         return Err(FileError::TooLarge { path: path.into(), bytes, available });
     }
-    problem(file, bytes).map_err(|cause| FileError::Format { path: path.into(), cause })
+    problem(file, bytes).map_err(|cause| FileError::Format { path: path.into(), cause: cause.into() })
 }
 
-/// The problem in the bytes of a file; otherwise as [`read`].
-///
-/// # Errors
-/// [`FormatError`] if they are not a valid problem.
-pub fn parse(bytes: &[u8]) -> Result<Problem, FormatError> {
-    problem(Cursor::new(bytes), bytes.len() as u64)
+/// The problem in the bytes of a file.
+#[cfg(test)]
+pub(super) fn parse(bytes: &[u8]) -> Result<Problem, FormatError> {
+    problem(io::Cursor::new(bytes), bytes.len() as u64)
 }
 
 /// The problem in `source`, which has `size` bytes and is at its start.
@@ -205,14 +203,14 @@ impl Plan {
         let dtype = first.row_type()?;
         let hidden = first.extent(1, "H", 1..=MAX_HIDDEN)?;
         let topk = tensor(Family::TopkIdx, 0).extent(1, "K", 1..=MAX_TOPK)?;
-        // What goes with `x`: the tensor, its columns and the name of that number, its types.
-        let mut companions = vec![(Family::TopkIdx, topk, "K", INDEXES)];
+        // What goes with `x`: the tensor, its columns and where that number is from, its types.
+        let mut companions = vec![(Family::TopkIdx, topk, "K of topk_idx.0", INDEXES)];
 
         let weighted = names.first(Family::TopkWeights);
         if let Some(rank) = weighted {
             let witness = Family::TopkWeights.tensor(rank);
             names.require(Family::TopkWeights, format!("all ranks have weights or none ({witness} is there)"))?;
-            companions.push((Family::TopkWeights, topk, "K", &[Dtype::F32]));
+            companions.push((Family::TopkWeights, topk, "K of topk_idx.0", &[Dtype::F32]));
         } else if header.tensors.contains_key(EXPERT_SCALE) {
             let because = "it multiplies weights, and there are no topk_weights.R".into();
             return Err(FormatError::Unexpected { tensor: EXPERT_SCALE.into(), because });
@@ -222,7 +220,7 @@ impl Plan {
         if dtype.is_scaled() {
             names.require(Family::Scales, "x is F8_E4M3, which has block scales")?;
             scales = tensor(Family::Scales, 0).extent(1, "S", 1..=hidden)?;
-            companions.push((Family::Scales, scales, "S", &[Dtype::F32]));
+            companions.push((Family::Scales, scales, "S of scales.0", &[Dtype::F32]));
         } else if let Some(rank) = names.first(Family::Scales) {
             let because = format!("block scales go with F8_E4M3, and x.0 is {}", first.info.dtype);
             return Err(FormatError::Unexpected { tensor: Family::Scales.tensor(rank), because });
@@ -236,11 +234,10 @@ impl Plan {
             }
             let rows = x.extent(0, "T", 0..=MAX_TOKENS)?;
             x.expect_shape(&[rows, hidden], "H of x.0")?;
-            for &(family, columns, letter, types) in &companions {
-                let of = family.tensor(0);
+            for &(family, columns, of, types) in &companions {
                 let companion = tensor(family, rank);
                 companion.expect_type(types)?;
-                companion.expect_shape(&[rows, columns], &format!("T of {}, {letter} of {of}", x.name))?;
+                companion.expect_shape(&[rows, columns], &format!("T of {}, {of}", x.name))?;
             }
             tokens.push(rows);
         }

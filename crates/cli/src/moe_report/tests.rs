@@ -61,7 +61,7 @@ fn on(ranks: usize, rows: u64) -> Report {
 #[test]
 fn people_read_this() {
     let expected = r"
- MoE    4 ranks · 512 tokens (128 a rank) · hidden 7168 · top-8 of 256 experts · bf16, results bf16
+ MoE    4 ranks · 512 tokens (128 a rank) · hidden 7168 · top-8 of 256 experts · bf16
  input  uniform routing, seed 0 · weights and expert scales
  ranks  processes · transport shm · path direct
  run    mode throughput · combine pull · layout rows
@@ -90,6 +90,25 @@ fn people_read_this() {
            distance from the sum in f64: at most 1.56e-2, 43 % of its bound
 ";
     assert_eq!(format!("\n{}", sample().text(false)), expected);
+}
+
+#[test]
+fn what_differs_from_the_usual_is_said() {
+    let mut report = sample();
+    report.problem.tokens = vec![128, 0, 7, 1000];
+    report.problem.combine_dtype = "f32";
+    report.problem.expert_scale = false;
+    report.run.output = Some("out.safetensors".into());
+    let text = report.text(false);
+    let expected = r"
+ MoE     4 ranks · 1,135 tokens (0 to 1000 a rank) · hidden 7168 · top-8 of 256 experts · bf16,
+         results f32
+ input   uniform routing, seed 0 · weights
+ ranks   processes · transport shm · path direct
+ run     mode throughput · combine pull · layout rows
+ output  out.safetensors
+";
+    assert!(format!("\n{text}").starts_with(expected), "{text}");
 }
 
 #[test]

@@ -25,23 +25,20 @@ mod program;
 use campanile_moe::protocol::Epoch;
 use explorer::{Model, Shows, explore};
 use machine::Step;
+use mutants::Edit;
 use program::{Program, Traffic, Way};
 
 /// The second round of each set is beyond the wrap.
 const FIRST: Epoch = Epoch(u32::MAX);
 
-type Edit = fn(usize, &mut Vec<Step>);
-
-fn right(_: usize, _: &mut Vec<Step>) {}
+/// No bug.
+fn right(_: usize, script: Vec<Step>) -> Vec<Step> {
+    script
+}
 
 fn model(program: &Program, edit: Edit) -> Model {
-    let script = |rank| {
-        let mut script = program.script(rank);
-        edit(rank, &mut script);
-        script
-    };
     Model {
-        scripts: [0, 1, 2].map(script),
+        scripts: [0, 1, 2].map(|rank| edit(rank, program.script(rank))),
         sets: program.sets(),
         first: FIRST,
         masked: program.masked_from.is_some(),

@@ -1,16 +1,19 @@
 //! Bugs that an engine or a kernel could have, as edits of the scripts, and where each shows.
 
-use campanile_moe::protocol::{Phase, Word};
+use campanile_moe::protocol::Word;
 
 use crate::explorer::Shows;
 use crate::machine::{Act, Await, Plane, Step, Trust};
 use crate::program::{Program, Traffic, Way};
 
+/// What a bug makes of the script of a rank.
+pub type Edit = fn(usize, Vec<Step>) -> Vec<Step>;
+
 /// A bug, a program in which it shows, and how.
 pub struct Mutant {
     pub name: &'static str,
     pub program: Program,
-    pub edit: fn(usize, &mut Vec<Step>),
+    pub edit: Edit,
     pub shows: Shows,
 }
 
@@ -20,7 +23,7 @@ pub fn all() -> Vec<Mutant> {
     let twice = |way| Program::new("s0 r0 c0 d0 s0 r0 c0 d0", Traffic::One, way);
     let released = || Program::new("s0 r0 l0 s0 r0 l0", Traffic::One, Way::Pull);
     let cleared = || Program::new("s0 r0 c0 d0 z0 s0 r0 c0 d0", Traffic::One, Way::Pull);
-    let mutant = |name, program, edit: fn(usize, &mut Vec<Step>), shows| Mutant { name, program, edit, shows };
+    let mutant = |name, program, edit: Edit, shows| Mutant { name, program, edit, shows };
     vec![
         mutant("dispatch does not wait for READY_C, after a release", released(), no_credit, Race),
         mutant("dispatch does not wait for READY_C, after a push", twice(Way::Push), no_credit, Race),
@@ -87,85 +90,101 @@ fn swap(script: &mut [Step], before: impl Fn(Act) -> bool, after: impl Fn(Act) -
     }
 }
 
-pub fn no_credit(_: usize, script: &mut Vec<Step>) {
-    trust(script, Trust::Blind, |wait| wait == Await::Credit);
+pub fn no_credit(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    trust(&mut script, Trust::Blind, |wait| wait == Await::Credit);
+    script
 }
 
-fn early_credit(_: usize, script: &mut Vec<Step>) {
-    trust(script, Trust::EpochEarly, |wait| wait == Await::Credit);
+fn early_credit(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    trust(&mut script, Trust::EpochEarly, |wait| wait == Await::Credit);
+    script
 }
 
-fn no_rows(_: usize, script: &mut Vec<Step>) {
-    trust(script, Trust::Blind, |wait| matches!(wait, Await::Rows(_)));
+fn no_rows(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    trust(&mut script, Trust::Blind, |wait| matches!(wait, Await::Rows(_)));
+    script
 }
 
-fn no_results(_: usize, script: &mut Vec<Step>) {
-    trust(script, Trust::Blind, |wait| matches!(wait, Await::Results(_)));
+fn no_results(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    trust(&mut script, Trust::Blind, |wait| matches!(wait, Await::Results(_)));
+    script
 }
 
 /// Dispatch receive trusts that outputs are free.
-pub fn no_done_in_dispatch(_: usize, script: &mut Vec<Step>) {
+pub fn no_done_in_dispatch(_: usize, mut script: Vec<Step>) -> Vec<Step> {
     for at in 1..script.len() {
         if !matches!(script.get(at + 1), Some(Step { act: Act::Clear(_), .. })) {
             trust(&mut script[at..=at], Trust::Blind, |wait| wait == Await::OutputsFree);
         }
     }
+    script
 }
 
-fn no_done_before_clear(_: usize, script: &mut Vec<Step>) {
+fn no_done_before_clear(_: usize, mut script: Vec<Step>) -> Vec<Step> {
     for at in 1..script.len() {
         if matches!(script[at].act, Act::Clear(_)) {
             trust(&mut script[at - 1..at], Trust::Blind, |wait| wait == Await::OutputsFree);
         }
     }
+    script
 }
 
-fn meta_first(_: usize, script: &mut Vec<Step>) {
-    swap(script, |a| matches!(a, Act::Write(Plane::Routing, _)), |b| matches!(b, Act::Publish(Word::Meta, _)));
+fn meta_first(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    swap(&mut script, |a| matches!(a, Act::Write(Plane::Routing, _)), |b| matches!(b, Act::Publish(Word::Meta, _)));
+    script
 }
 
-fn rows_first(_: usize, script: &mut Vec<Step>) {
-    swap(script, |a| matches!(a, Act::Write(Plane::Rows, _)), |b| matches!(b, Act::Publish(Word::Rows, _)));
+fn rows_first(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    swap(&mut script, |a| matches!(a, Act::Write(Plane::Rows, _)), |b| matches!(b, Act::Publish(Word::Rows, _)));
+    script
 }
 
-fn returned_first(_: usize, script: &mut Vec<Step>) {
-    swap(script, |a| matches!(a, Act::Write(Plane::Returns, _)), |b| matches!(b, Act::Publish(Word::Returned, _)));
+fn returned_first(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    swap(&mut script, |a| matches!(a, Act::Write(Plane::Returns, _)), |b| matches!(b, Act::Publish(Word::Returned, _)));
+    script
 }
 
-fn ready_before_outputs(_: usize, script: &mut Vec<Step>) {
+fn ready_before_outputs(_: usize, mut script: Vec<Step>) -> Vec<Step> {
     // The last use of the row stands between them.
-    swap(script, |a| matches!(a, Act::Write(Plane::Outputs, _)), |b| matches!(b, Act::Read(Plane::Rows, _)));
-    swap(script, |a| matches!(a, Act::Write(Plane::Outputs, _)), |b| matches!(b, Act::Publish(Word::ReadyC, _)));
+    swap(&mut script, |a| matches!(a, Act::Write(Plane::Outputs, _)), |b| matches!(b, Act::Read(Plane::Rows, _)));
+    swap(&mut script, |a| matches!(a, Act::Write(Plane::Outputs, _)), |b| matches!(b, Act::Publish(Word::ReadyC, _)));
+    script
 }
 
 /// The rows are read once more after READY_C.
-fn ready_before_use(_: usize, script: &mut Vec<Step>) {
+fn ready_before_use(_: usize, mut script: Vec<Step>) -> Vec<Step> {
     for at in (0..script.len()).rev() {
         let Step { set, peer, act } = script[at];
         if act == Act::Publish(Word::ReadyC, 0) {
             script.insert(at + 1, Step { set, peer, act: Act::Read(Plane::Rows, 0) });
         }
     }
+    script
 }
 
-pub fn done_first(_: usize, script: &mut Vec<Step>) {
-    swap(script, |a| matches!(a, Act::Read(Plane::Outputs, _)), |b| matches!(b, Act::Publish(Word::DoneC, _)));
+pub fn done_first(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    swap(&mut script, |a| matches!(a, Act::Read(Plane::Outputs, _)), |b| matches!(b, Act::Publish(Word::DoneC, _)));
+    script
 }
 
-fn release_forgets_ready(_: usize, script: &mut Vec<Step>) {
-    forget(script, Word::ReadyC, |_, _| true);
+fn release_forgets_ready(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    forget(&mut script, Word::ReadyC, |_, _| true);
+    script
 }
 
-fn release_forgets_done(_: usize, script: &mut Vec<Step>) {
-    forget(script, Word::DoneC, |_, _| true);
+fn release_forgets_done(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    forget(&mut script, Word::DoneC, |_, _| true);
+    script
 }
 
-fn silent_without_rows(_: usize, script: &mut Vec<Step>) {
-    forget(script, Word::Meta, |_, after| !matches!(after, Act::Write(Plane::Rows, _)));
+fn silent_without_rows(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    forget(&mut script, Word::Meta, |_, after| !matches!(after, Act::Write(Plane::Rows, _)));
+    script
 }
 
-fn no_ready_without_rows(_: usize, script: &mut Vec<Step>) {
-    forget(script, Word::ReadyC, |before, _| !matches!(before, Act::Read(Plane::Rows, _)));
+fn no_ready_without_rows(_: usize, mut script: Vec<Step>) -> Vec<Step> {
+    forget(&mut script, Word::ReadyC, |before, _| !matches!(before, Act::Read(Plane::Rows, _)));
+    script
 }
 
 /// Loses the stores of `word` where the steps around it are such.
@@ -179,13 +198,9 @@ fn forget(script: &mut [Step], word: Word, which: impl Fn(Act, Act) -> bool) {
 }
 
 /// Rank 0 releases its first round.
-fn one_releases(rank: usize, script: &mut Vec<Step>) {
+fn one_releases(rank: usize, script: Vec<Step>) -> Vec<Step> {
     if rank != 0 {
-        return;
+        return script;
     }
-    let way = Way::Pull;
-    let released = Program::new("s0 r0 l0 s0 r0 c0 d0", Traffic::One, way).script(rank);
-    let begins = |step: &Step| matches!(step.act, Act::Begin { phase: Phase::Release, .. });
-    assert!(released.iter().any(begins));
-    *script = released;
+    Program::new("s0 r0 l0 s0 r0 c0 d0", Traffic::One, Way::Pull).script(rank)
 }
