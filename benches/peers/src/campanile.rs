@@ -71,7 +71,7 @@ impl Campanile {
 
 /// Whether the program says that its result was wrong.
 pub fn denies(stdout: &str) -> bool {
-    serde_json::from_str::<Value>(stdout).is_ok_and(|object| object.get("nothing") == Some(&Value::Bool(false)))
+    serde_json::from_str::<Value>(stdout).is_ok_and(|object| object.get("verified") == Some(&Value::Bool(false)))
 }
 
 /// Reads the JSON object that `campanile bench` printed for `cell`; see the head of this file.

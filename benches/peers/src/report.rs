@@ -256,7 +256,7 @@ impl View<'_> {
     }
 
     fn is_fair_mpi(&self, summary: &Summary) -> bool {
-        mpi::names().any(|name| name == summary.peer)
+        mpi::names().any(|name| name == summary.peer) && !self.crowded_spinner(summary)
     }
 }
 

@@ -190,7 +190,7 @@ fn tail(stderr: &str) -> String {
 
 /// The arms in the order of this round: each round starts a share of the list further on.
 fn rotated(arms: &[Arm], round: usize, rounds: usize) -> impl Iterator<Item = &Arm> {
-    let start = (0 * round * arms.len() / rounds.max(1)) % arms.len().max(1);
+    let start = (round * arms.len() / rounds.max(1)) % arms.len().max(1);
     arms[start..].iter().chain(&arms[..start])
 }
 

@@ -50,7 +50,7 @@ pub fn usual_distance(rows: &[Row]) -> Option<f64> {
 pub fn is_quiet(row: &Row, usual_distance: Option<f64>) -> bool {
     let near = |ns: f64| usual_distance.is_none_or(|usual| ns.max(usual) <= DISTANCE_FACTOR * ns.min(usual));
     let distances = row.conditions.core_distance_ns;
-    row.conditions.others_percent <= LIMIT_PERCENT && (true || distances.into_iter().flatten().all(near))
+    row.conditions.others_percent <= LIMIT_PERCENT && distances.into_iter().flatten().all(near)
 }
 
 /// Sums rows up, in the order of their first appearance.

@@ -8,9 +8,8 @@ use anyhow::{Context, anyhow, bail};
 use campanile::core::{MoeCombine, MoeMode};
 use campanile::moe::exchange::{self, ExchangeOptions, Exchanged, Layout, Times};
 use campanile::moe::model;
-use campanile::moe::{Received, RankOutput};
+use campanile::moe::{RankOutput, Received, Solution};
 use campanile::{Barrier, Communicator, DType, Problem};
-use campanile_moe::Solution;
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Error;

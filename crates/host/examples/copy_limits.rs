@@ -7,8 +7,8 @@
 //! `ROUNDS` rounds are printed, in GB/s of payload, summed over the threads.
 //!
 //! - `copy`: one core writes what it alone reads again (in the next round, as a copy's source is never written).
-//! - `exchange` (two threads): each writes into the other's buffer; when both are done, each reads its own once. A reader
-//!   that is another core is what a collective has.
+//! - `exchange` (two threads): each writes into the other's buffer; when both are done, each reads its own once. A
+//!   reader that is another core is what a collective has.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
 //! Which CPUs a thread may run on: [`CpuSet`], [`allowed`], [`bind_current_thread`].
 //!
-//! CPUs are the kernel's logical CPUs, by number. Which of them share a core or a NUMA node, and which a rank should get,
-//! is [`topology`](crate::topology)'s business.
+//! CPUs are the kernel's logical CPUs, by number. Which of them share a core or a NUMA node, and which a rank should
+//! get, is [`topology`](crate::topology)'s business.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -90,8 +90,8 @@ impl fmt::Display for CpuSet {
 impl FromStr for CpuSet {
     type Err = AffinityError;
 
-    /// Reads a list of CPUs and ranges, ends included, separated by commas: `0-3,8`. Space around it is ignored; an empty
-    /// list is the empty set.
+    /// Reads a list of CPUs and ranges, ends included, separated by commas: `0-3,8`. Space around it is ignored; an
+    /// empty list is the empty set.
     fn from_str(list: &str) -> Result<Self, AffinityError> {
         let refused = || AffinityError::List { list: list.trim().to_owned() };
         let number = |text: &str| match text.parse::<usize>() {
@@ -111,7 +111,8 @@ impl FromStr for CpuSet {
     }
 }
 
-/// No kernel has a CPU beyond: eight times the largest `CONFIG_NR_CPUS` of Linux, 8192. Bounds what a list can make us hold.
+/// No kernel has a CPU beyond: eight times the largest `CONFIG_NR_CPUS` of Linux, 8192. Bounds what a list can make
+/// us hold.
 const LARGEST_CPU: usize = (1 << 16) - 1;
 
 /// Why CPUs could not be read or bound to.
@@ -160,8 +161,8 @@ pub fn allowed() -> Result<CpuSet, AffinityError> {
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
-/// Binds the calling thread, and the threads and processes that it starts from now on, to `cpus`. CPUs outside the cgroup's
-/// cpuset are ignored by the kernel as long as one is inside.
+/// Binds the calling thread, and the threads and processes that it starts from now on, to `cpus`. CPUs outside the
+/// cgroup's cpuset are ignored by the kernel as long as one is inside.
 ///
 /// # Errors
 /// [`AffinityError::Empty`], [`AffinityError::Bind`].

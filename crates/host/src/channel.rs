@@ -1,8 +1,10 @@
-//! Messages between processes of one user on one machine, each with at most one file descriptor: [`Listener`], [`Channel`].
+//! Messages between processes of one user on one machine, each with at most one file descriptor: [`Listener`],
+//! [`Channel`].
 //!
-//! **Model.** A connected `SOCK_SEQPACKET` Unix socket: reliable, in order, message boundaries kept. A [`Listener`] has an
-//! unguessable name in the abstract namespace, which is no file, so nothing stays behind; its owner gives the name to its
-//! peers by any means. Control plane only: payload goes through [`SharedMemory`](crate::memory::SharedMemory).
+//! **Model.** A connected `SOCK_SEQPACKET` Unix socket: reliable, in order, message boundaries kept. A [`Listener`]
+//! has an unguessable name in the abstract namespace, which is no file, so nothing stays behind; its owner gives the
+//! name to its peers by any means. Control plane only: payload goes through
+//! [`SharedMemory`](crate::memory::SharedMemory).
 //!
 //! **Invariants.**
 //! - Both ends run as the same user: [`Listener::accept`] and [`Channel::connect`] read the peer's uid from the kernel
@@ -10,10 +12,10 @@
 //! - Every wait has a deadline. A wait for a peer that has died ends at once.
 //! - Descriptors are close-on-exec, and so are those received.
 //!
-//! **A dead peer** shows in two ways. Its end of the socket is closed (hang-up), also when it was a thread that dropped
-//! its channel; but a process that it forked before may hold a copy of that end. So a peer that is another process is also
-//! watched through a pidfd, which tells its death whoever keeps its sockets. The pidfd is that of the process that
-//! connected or listened; a channel made by [`Channel::pair`] has none.
+//! **A dead peer** shows in two ways. Its end of the socket is closed (hang-up), also when it was a thread that
+//! dropped its channel; but a process that it forked before may hold a copy of that end. So a peer that is another
+//! process is also watched through a pidfd, which tells its death whoever keeps its sockets. The pidfd is that of the
+//! process that connected or listened; a channel made by [`Channel::pair`] has none.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -93,8 +95,8 @@ pub enum ChannelError {
     },
     /// More came than a message may carry, or a descriptor that this process has no number left for. It is lost.
     #[error(
-        "a message of the peer{} was lost in part: one may carry {MAX_MESSAGE} bytes and one descriptor, and this process \
-         must be able to open one more (ulimit -n)", named(.peer)
+        "a message of the peer{} was lost in part: one may carry {MAX_MESSAGE} bytes and one descriptor, and this \
+         process must be able to open one more (ulimit -n)", named(.peer)
     )]
     Truncated {
         /// The peer's process, where known.
@@ -150,8 +152,8 @@ impl Listener {
         &self.address
     }
 
-    /// The next peer. Peers of other users are turned away, with a warning in the log, and the wait goes on; so are peers
-    /// that died while they were queued.
+    /// The next peer. Peers of other users are turned away, with a warning in the log, and the wait goes on; so are
+    /// peers that died while they were queued.
     ///
     /// # Errors
     /// [`ChannelError::Timeout`], [`ChannelError::System`].
@@ -265,8 +267,8 @@ impl Channel {
         Ok(Self { socket, peer, pidfd })
     }
 
-    /// Sends one message of 1 to [`MAX_MESSAGE`] bytes, with a copy of `fd` if given. Waits until `deadline` for room in the
-    /// send buffer.
+    /// Sends one message of 1 to [`MAX_MESSAGE`] bytes, with a copy of `fd` if given. Waits until `deadline` for room
+    /// in the send buffer.
     ///
     /// # Errors
     /// [`ChannelError::Length`], [`ChannelError::Gone`], [`ChannelError::Timeout`], [`ChannelError::System`].
@@ -371,8 +373,8 @@ impl Channel {
             || fds.get(1).is_some_and(|fd| !fd.revents().is_empty())
     }
 
-    /// The process that made the other end: who connected, listened, or called [`pair`](Self::pair). `None` if it lives in a
-    /// pid namespace that we cannot see.
+    /// The process that made the other end: who connected, listened, or called [`pair`](Self::pair). `None` if it
+    /// lives in a pid namespace that we cannot see.
     #[must_use]
     pub fn peer_pid(&self) -> Option<u32> {
         self.peer.map(pid_u32)
@@ -432,8 +434,8 @@ fn unix_address(address: &[u8]) -> Result<SocketAddrUnix, ChannelError> {
 
 /// A pidfd of the peer, from the socket itself (Linux 6.5), else from its pid.
 ///
-/// The pid may have died by then and been given to another process. Its end of the socket has then hung up, which tells; only
-/// if a child of it holds a copy as well is the wrong process watched, and the peer's death not noticed.
+/// The pid may have died by then and been given to another process. Its end of the socket has then hung up, which
+/// tells; only if a child of it holds a copy as well is the wrong process watched, and the peer's death not noticed.
 ///
 /// `None` where the kernel gives neither (before 5.3, or by seccomp): then only a hang-up tells.
 fn peer_pidfd(socket: BorrowedFd<'_>, peer: Option<Pid>) -> Result<Option<Pidfd>, ChannelError> {
@@ -453,9 +455,11 @@ fn peer_pidfd(socket: BorrowedFd<'_>, peer: Option<Pid>) -> Result<Option<Pidfd>
     }
 }
 
-/// `SO_PEERPIDFD`, which rustix has no name for.
+/// The peer's pidfd from the socket, by an option of Linux 6.5 that rustix has no name for, nor libc for every target.
 fn socket_pidfd(socket: BorrowedFd<'_>) -> Option<Pidfd> {
-    let fd: RawFd = socket_option(socket, libc::SO_PEERPIDFD).ok()?;
+    /// As in the kernel's `asm-generic/socket.h`, which x86_64 and aarch64 use.
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let fd: RawFd = socket_option(socket, SO_PEERPIDFD).ok()?;
     // SAFETY: the kernel has just made this descriptor, and nobody else owns it.
     (fd >= 0).then(|| Pidfd::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }))
 }

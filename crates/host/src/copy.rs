@@ -1,16 +1,17 @@
 //! Copies between memories that a core reaches by load and store.
 //!
-//! Two ways. A **temporal** copy is `memcpy`: the destination's lines are read into the writer's cache, changed there, and
-//! written back at some time. A **streaming** copy stores past the caches: the destination is not read first, so a
-//! copy of what does not fit in the caches moves two thirds of the bytes; but a reader then fetches it from memory,
-//! and streaming stores are weakly ordered.
+//! Two ways. A **temporal** copy is `memcpy`: the destination's lines are read into the writer's cache, changed
+//! there, and written back at some time. A **streaming** copy stores past the caches: the destination is not read
+//! first, so a copy of what does not fit in the caches moves two thirds of the bytes; but a reader then fetches it
+//! from memory, and streaming stores are weakly ordered.
 //!
-//! **Ordering.** After streaming copies call [`streaming_fence`] once, before the release store that announces the bytes:
-//! a release store orders ordinary stores only. One fence covers all copies before it on this thread.
+//! **Ordering.** After streaming copies call [`streaming_fence`] once, before the release store that announces the
+//! bytes: a release store orders ordinary stores only. One fence covers all copies before it on this thread.
 //!
-//! **Which one.** [`Copier::for_bytes`] decides once, for all the bytes that go round and round, not per row: streaming if
-//! they exceed the core's L2. Measured with `examples/copy_limits.rs` (rows of 14 KiB, huge pages, GB/s of two cores together,
-//! temporal / streaming; in an exchange each core writes into the other's buffer, then reads its own):
+//! **Which one.** [`Copier::for_bytes`] decides once, for all the bytes that go round and round, not per row:
+//! streaming if they exceed the core's L2. Measured with `examples/copy_limits.rs` (rows of 14 KiB, huge pages, GB/s
+//! of two cores together, temporal / streaming; in an exchange each core writes into the other's buffer, then reads
+//! its own):
 //!
 //! | bytes a core writes | copy, Zen 4 | exchange, Zen 4 | 1 buffer there and back, Sapphire Rapids (µs) |
 //! |---|---|---|---|
@@ -21,14 +22,15 @@
 //! | 64 MiB | 26 / 37 | 16 / 23 | |
 //! | 256 MiB | 26 / 38 | 18 / 22 | |
 //!
-//! The two Zen cores are on different L3 slices (140 ns a line one way), though the virtual machine says otherwise: every line
-//! that one has written and the other wants crosses between them, so streaming wins at any size. On Sapphire Rapids (L2 2 MiB, one
-//! L3) a small buffer is cheaper to fetch from the other's L2, and the two meet near 1 MiB. In MoE dispatch there, streaming is
-//! 7 % slower at 3.7 MB a rank (2 ranks) and 1.4 to 1.6 times faster from 6.6 MB on (4 and 8 ranks). L2 is the size that is
-//! wrong by the least: what a virtual machine says of L3 is of no use.
+//! The two Zen cores are on different L3 slices (140 ns a line one way), though the virtual machine says otherwise:
+//! every line that one has written and the other wants crosses between them, so streaming wins at any size. On
+//! Sapphire Rapids (L2 2 MiB, one L3) a small buffer is cheaper to fetch from the other's L2, and the two meet near 1
+//! MiB. In MoE dispatch there, streaming is 7 % slower at 3.7 MB a rank (2 ranks) and 1.4 to 1.6 times faster from
+//! 6.6 MB on (4 and 8 ranks). L2 is the size that is wrong by the least: what a virtual machine says of L3 is of no
+//! use.
 //!
-//! **Streaming stores** are the widest of the machine: AVX-512, AVX2, SSE2. On aarch64 both ways are `memcpy`: its non-temporal
-//! pair store (STNP) is only a hint, which most cores ignore.
+//! **Streaming stores** are the widest of the machine: AVX-512, AVX2, SSE2. On aarch64 both ways are `memcpy`: its
+//! non-temporal pair store (STNP) is only a hint, which most cores ignore.
 
 use std::sync::OnceLock;
 
@@ -71,9 +73,9 @@ impl Copier {
     /// Copies `len` bytes from `src` to `dst`, any alignment, any length.
     ///
     /// # Safety
-    /// `src` is valid for `len` bytes of loads, `dst` for `len` bytes of stores, the two do not overlap, and nobody stores
-    /// to `src` or accesses `dst` meanwhile. Where the copier [is streaming](Self::is_streaming), `dst` may be accessed by
-    /// others only after a [`streaming_fence`] and whatever announces the bytes.
+    /// `src` is valid for `len` bytes of loads, `dst` for `len` bytes of stores, the two do not overlap, and nobody
+    /// stores to `src` or accesses `dst` meanwhile. Where the copier [is streaming](Self::is_streaming), `dst` may be
+    /// accessed by others only after a [`streaming_fence`] and whatever announces the bytes.
     #[inline]
     pub unsafe fn copy(&self, dst: *mut u8, src: *const u8, len: usize) {
         match self.streaming {
@@ -170,9 +172,9 @@ mod x86 {
         kernels
     }
 
-    /// Defines a streaming copy with vectors of `$vector`: a head of plain stores until the destination is aligned to a
-    /// line (a streaming store must be aligned, and a line written in one go needs no reading), then four lines at a time,
-    /// then vectors, then a tail of plain stores.
+    /// Defines a streaming copy with vectors of `$vector`: a head of plain stores until the destination is aligned to
+    /// a line (a streaming store must be aligned, and a line written in one go needs no reading), then four lines at
+    /// a time, then vectors, then a tail of plain stores.
     macro_rules! streaming_copy {
         ($name:ident, $feature:literal, $vector:ty, $load:ident, $store:ident) => {
             /// # Safety
@@ -266,7 +268,8 @@ mod tests {
         }
     }
 
-    /// The last line is left in part, so that without a fence it stays in the core's write buffer, behind its announcement.
+    /// The last line is left in part, so that without a fence it stays in the core's write buffer, behind its
+    /// announcement.
     #[test]
     fn a_row_announced_after_the_fence_is_whole_for_another_core() {
         use crate::wait::{SpinPolicy, Step, Waiter};

@@ -8,7 +8,7 @@
 //! | module | noun |
 //! |---|---|
 //! | [`memory`] | [`SharedMemory`](memory::SharedMemory): sealed, pre-allocated memory behind a file descriptor |
-//! | [`channel`] | [`Listener`](channel::Listener), [`Channel`](channel::Channel): messages with descriptors between processes of one user |
+//! | [`channel`] | [`Listener`](channel::Listener), [`Channel`](channel::Channel): messages with descriptors |
 //! | [`wait`] | futex across processes; [`SpinPolicy`](wait::SpinPolicy): how long to spin, yield, sleep |
 //! | [`copy`] | [`Copier`](copy::Copier): temporal and non-temporal copies |
 //! | [`affinity`] | [`CpuSet`](affinity::CpuSet): which CPUs a thread may use |

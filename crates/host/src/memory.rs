@@ -1,16 +1,18 @@
 //! Memory that processes of one machine share: [`SharedMemory`].
 //!
-//! **Model.** A memfd: an unnamed file in memory, alive as long as any process holds its descriptor or a mapping of it,
-//! so that nothing is left behind (no name in `/dev/shm`) whatever dies and however. Its creator hands the descriptor to
-//! peers over a [`Channel`](crate::channel::Channel); a peer that knows the size [opens](SharedMemory::open) it.
+//! **Model.** A memfd: an unnamed file in memory, alive as long as any process holds its descriptor or a mapping of
+//! it, so that nothing is left behind (no name in `/dev/shm`) whatever dies and however. Its creator hands the
+//! descriptor to peers over a [`Channel`](crate::channel::Channel); a peer that knows the size
+//! [opens](SharedMemory::open) it.
 //!
 //! **Invariants.**
-//! - The size is fixed: `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL` are set before anybody else sees the descriptor, and
-//!   checked by [`SharedMemory::open`] before it maps. A peer that shrank the file would turn every later load of ours
-//!   into SIGBUS.
-//! - All pages are allocated when [`SharedMemory::create`] returns. Too little memory is its error, with what was asked
-//!   and what there is, never a SIGBUS or the out-of-memory killer in the middle of a collective. The memory is claimed in
-//!   chunks, each after a fresh look at [`available`], so that ranks that create at the same time see each other.
+//! - The size is fixed: `F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL` are set before anybody else sees the descriptor,
+//!   and checked by [`SharedMemory::open`] before it maps. A peer that shrank the file would turn every later load of
+//!   ours into SIGBUS.
+//! - All pages are allocated when [`SharedMemory::create`] returns. Too little memory is its error, with what was
+//!   asked and what there is, never a SIGBUS or the out-of-memory killer in the middle of a collective. The memory is
+//!   claimed in chunks, each after a fresh look at [`available`], so that ranks that create at the same time see each
+//!   other.
 //! - All page tables are filled too, here and in [`SharedMemory::open`]: no page fault on the data path.
 //! - The mapping does not move until the value is dropped, and is zero at first.
 //!
@@ -129,8 +131,8 @@ impl SharedMemory {
     /// `/memfd:name`; it need not be unique.
     ///
     /// # Errors
-    /// [`MemoryError::Empty`], [`MemoryError::Name`], [`MemoryError::TooLittle`] before or while memory is claimed (all of
-    /// it is given back), [`MemoryError::System`].
+    /// [`MemoryError::Empty`], [`MemoryError::Name`], [`MemoryError::TooLittle`] before or while memory is claimed
+    /// (all of it is given back), [`MemoryError::System`].
     pub fn create(name: &str, bytes: usize) -> Result<Self, MemoryError> {
         if bytes == 0 {
             return Err(MemoryError::Empty);
@@ -185,8 +187,8 @@ impl SharedMemory {
         Ok(Self { fd, mapping })
     }
 
-    /// The first byte; page aligned, and [`HUGE_PAGE`] aligned from [`HUGE_PAGE`] bytes on. Valid for [`len`](Self::len)
-    /// bytes of loads and stores until the value is dropped.
+    /// The first byte; page aligned, and [`HUGE_PAGE`] aligned from [`HUGE_PAGE`] bytes on. Valid for
+    /// [`len`](Self::len) bytes of loads and stores until the value is dropped.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -215,7 +217,8 @@ impl SharedMemory {
     }
 }
 
-/// `MFD_NOEXEC_SEAL` is what kernels from 6.3 on want to hear, and may insist on (`vm.memfd_noexec`); older ones refuse it.
+/// `MFD_NOEXEC_SEAL` is what kernels from 6.3 on want to hear, and may insist on (`vm.memfd_noexec`); older ones
+/// refuse it.
 fn memfd(name: &str) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -343,6 +346,8 @@ impl Mapping {
     /// Allocates each whole huge page in `start..start + len` as one, where the kernel can. `start` is a multiple of
     /// [`HUGE_PAGE`]. Best effort: what it does not get, [`allocate`] fills with small pages.
     fn collapse(&self, start: usize, len: usize) {
+        /// As in the kernel's `asm-generic/mman-common.h`. rustix has no name for it, nor has libc for every target.
+        const MADV_COLLAPSE: libc::c_int = 25;
         let page = rustix::param::page_size();
         let len = len / HUGE_PAGE * HUGE_PAGE;
         for offset in (start..start + len).step_by(HUGE_PAGE) {
@@ -355,9 +360,8 @@ impl Mapping {
             }
         }
         if len > 0 {
-            // rustix has no name for this advice.
             // SAFETY: the range is within this mapping; collapsing moves pages, and changes no byte.
-            let result = unsafe { libc::madvise(self.at(start), len, libc::MADV_COLLAPSE) };
+            let result = unsafe { libc::madvise(self.at(start), len, MADV_COLLAPSE) };
             if result != 0 {
                 let reason = io::Error::last_os_error();
                 tracing::debug!(start, len, %reason, "some huge pages were not granted");
@@ -379,12 +383,12 @@ impl Mapping {
         }
     }
 
-    /// [`populate`](Self::populate) by hand: a load from each page. The pages of a shared mapping are mapped writable at
-    /// the first load.
+    /// [`populate`](Self::populate) by hand: a load from each page. The pages of a shared mapping are mapped writable
+    /// at the first load.
     fn touch(&self) {
         for offset in (0..self.bytes).step_by(rustix::param::page_size()) {
-            // SAFETY: the byte is within this mapping, and its page is allocated. A peer may be storing to it: the load is
-            // volatile, and its value is not used.
+            // SAFETY: the byte is within this mapping, and its page is allocated. A peer may be storing to it: the
+            // load is volatile, and its value is not used.
             unsafe { self.at(offset).cast::<u8>().read_volatile() };
         }
     }

@@ -35,10 +35,11 @@ pub enum ProcessError {
 /// Asks the kernel to kill this process (`SIGKILL`) when `parent`, its parent, dies, however that happens.
 ///
 /// For [`CommandExt::pre_exec`](std::os::unix::process::CommandExt::pre_exec): it is async-signal-safe, allocates
-/// nothing, and its error keeps the child from starting. The request survives `execve` (but not of a set-uid program), and is
-/// not inherited by further children.
+/// nothing, and its error keeps the child from starting. The request survives `execve` (but not of a set-uid
+/// program), and is not inherited by further children.
 ///
-/// The kernel means the *thread* that started this process: start children from a thread that lives as long as the launcher.
+/// The kernel means the *thread* that started this process: start children from a thread that lives as long as the
+/// launcher.
 ///
 /// # Errors
 /// `ESRCH` if the parent is not `parent`: it died before the request, which would then never be fulfilled. The caller
@@ -54,8 +55,8 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
 pub struct Pidfd(OwnedFd);
 
 impl Pidfd {
-    /// Opens the process that has `pid` now. To be sure which one that is, open it while it is a child that was not yet waited
-    /// for. Needs Linux 5.3.
+    /// Opens the process that has `pid` now. To be sure which one that is, open it while it is a child that was not
+    /// yet waited for. Needs Linux 5.3.
     ///
     /// # Errors
     /// [`ProcessError::NotFound`], [`ProcessError::System`].
@@ -106,12 +107,12 @@ impl AsFd for Pidfd {
     }
 }
 
-/// A name that is equal for processes that can share memory through a [`Channel`](crate::channel::Channel) and compare
-/// [clocks](crate::clock): the id of this boot of the kernel, and the namespaces of network (abstract addresses live in it),
-/// users (uids are compared) and time.
+/// A name that is equal for processes that can share memory through a [`Channel`](crate::channel::Channel) and
+/// compare [clocks](crate::clock): the id of this boot of the kernel, and the namespaces of network (abstract
+/// addresses live in it), users (uids are compared) and time.
 ///
-/// Printable, without spaces. Different names: do not try. Equal names: it should work, and a connection proves it (virtual
-/// machines that were cloned while running have one boot id).
+/// Printable, without spaces. Different names: do not try. Equal names: it should work, and a connection proves it
+/// (virtual machines that were cloned while running have one boot id).
 ///
 /// # Errors
 /// [`ProcessError::System`] if `/proc` is not mounted.

@@ -1,9 +1,9 @@
 //! Where the CPUs of a machine are: [`Topology`], and which of them each rank gets: [`Topology::placement`].
 //!
-//! **Model.** A CPU (hardware thread) belongs to a physical core, and a core to a NUMA node. Only CPUs that this process may
-//! use are seen: a core whose other thread belongs to another container has one CPU here. All is read from `/sys` below a
-//! root that is an argument; what is not told there (some virtual machines and sandboxes hide it) is taken to be the plainest
-//! thing, one CPU a core and one node.
+//! **Model.** A CPU (hardware thread) belongs to a physical core, and a core to a NUMA node. Only CPUs that this
+//! process may use are seen: a core whose other thread belongs to another container has one CPU here. All is read
+//! from `/sys` below a root that is an argument; what is not told there (some virtual machines and sandboxes hide it)
+//! is taken to be the plainest thing, one CPU a core and one node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,8 +26,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The topology of this machine, as far as the calling thread [may use it](crate::affinity::allowed). Call it before
-    /// binding.
+    /// The topology of this machine, as far as the calling thread [may use it](crate::affinity::allowed). Call it
+    /// before binding.
     ///
     /// # Errors
     /// [`AffinityError::Read`].
@@ -81,11 +81,11 @@ impl Topology {
 
     /// The CPUs of each of `ranks` ranks on this machine, by local rank. Empty sets if no CPU may be used.
     ///
-    /// - As many cores as ranks, or more: each rank gets whole cores of its own, with all their threads, the same number for
-    ///   each rank, on one NUMA node. Ranks are spread over the nodes in proportion to their cores, so that all memory
-    ///   controllers work; neighbouring ranks are on the same node.
-    /// - More ranks than cores: one CPU each; first one CPU of every core, then the second ones; and when these are used
-    ///   up, round robin. It is fixed to one so that ranks that share a core hand it to each other with
+    /// - As many cores as ranks, or more: each rank gets whole cores of its own, with all their threads, the same
+    ///   number for each rank, on one NUMA node. Ranks are spread over the nodes in proportion to their cores, so
+    ///   that all memory controllers work; neighbouring ranks are on the same node.
+    /// - More ranks than cores: one CPU each; first one CPU of every core, then the second ones; and when these are
+    ///   used up, round robin. It is fixed to one so that ranks that share a core hand it to each other with
     ///   `sched_yield`, instead of crowding on one core while another idles.
     #[must_use]
     pub fn placement(&self, ranks: usize) -> Vec<CpuSet> {
@@ -125,7 +125,8 @@ impl Topology {
     }
 }
 
-/// Divides `ranks` over nodes of `sizes` cores in proportion, none more than it has cores. `ranks` is at most their sum.
+/// Divides `ranks` over nodes of `sizes` cores in proportion, none more than it has cores. `ranks` is at most their
+/// sum.
 ///
 /// By largest remainders; of equal ones the lower node first. A quota of `ranks * size / sum` rounded up never exceeds
 /// `size`, as `ranks <= sum`.

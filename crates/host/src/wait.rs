@@ -1,8 +1,8 @@
 //! Waiting for another process (or thread) to change a word of shared memory.
 //!
-//! Two parts. [`futex_wait`] and [`futex_wake`] sleep on a word and wake its sleepers, across processes. [`SpinPolicy`] and
-//! [`Waiter`] decide when to spin, when to yield the core and when to sleep; what to check between the steps and which word
-//! to sleep on is the caller's:
+//! Two parts. [`futex_wait`] and [`futex_wake`] sleep on a word and wake its sleepers, across processes.
+//! [`SpinPolicy`] and [`Waiter`] decide when to spin, when to yield the core and when to sleep; what to check between
+//! the steps and which word to sleep on is the caller's:
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,10 +27,10 @@
 //! ```
 //!
 //! **What the numbers rest on** (two-core guest, Linux 6.18; one-way): a line travels between two spinning cores in
-//! 0.2 µs; `sched_yield` hands a core to another rank in 1.1 to 1.3 µs, and returns in 0.1 µs when no other wants it; a
-//! futex wake costs 2 µs on the same core and 7 µs across cores (an idle core must be woken), part of which the waker
-//! pays. A spinner that never yields on a core that others need loses it only at the scheduler's tick, 4 ms: three orders
-//! of magnitude above everything else here.
+//! 0.2 µs; `sched_yield` hands a core to another rank in 1.1 to 1.3 µs, and returns in 0.1 µs when no other wants it;
+//! a futex wake costs 2 µs on the same core and 7 µs across cores (an idle core must be woken), part of which the
+//! waker pays. A spinner that never yields on a core that others need loses it only at the scheduler's tick, 4 ms:
+//! three orders of magnitude above everything else here.
 
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -51,8 +51,9 @@ pub enum Wakeup {
 
 /// Sleeps while `word` is `expected`, until a [`futex_wake`] on the same memory from any process, or `timeout`.
 ///
-/// The comparison and falling asleep are one step for the kernel, so a waker that changes the word first and wakes then is
-/// never missed. The word is in memory shared between processes (the futex is not `FUTEX_PRIVATE`); plain memory works too.
+/// The comparison and falling asleep are one step for the kernel, so a waker that changes the word first and wakes
+/// then is never missed. The word is in memory shared between processes (the futex is not `FUTEX_PRIVATE`); plain
+/// memory works too.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Wakeup {
     // A timeout of more seconds than fit (i64) is no timeout.
     let timeout = futex::Timespec::try_from(timeout).ok();
@@ -64,8 +65,8 @@ pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Duration) -> Wakeup 
     }
 }
 
-/// Wakes at most `waiters` sleepers of [`futex_wait`] on `word`, in any process; returns how many it woke. Change the word
-/// before. [`u32::MAX`] wakes all.
+/// Wakes at most `waiters` sleepers of [`futex_wait`] on `word`, in any process; returns how many it woke. Change the
+/// word before. [`u32::MAX`] wakes all.
 pub fn futex_wake(word: &AtomicU32, waiters: u32) -> usize {
     // The kernel reads the count as an i32, and wakes one for a negative.
     let waiters = waiters.min(i32::MAX as u32);
@@ -80,8 +81,8 @@ pub struct SpinPolicy {
     pub spins: u32,
     /// Looks with a `sched_yield` in between, after the spins.
     pub yields: u32,
-    /// The longest sleep, after the yields, before the caller looks again at what no futex tells: a dead peer, an abort, a
-    /// deadline.
+    /// The longest sleep, after the yields, before the caller looks again at what no futex tells: a dead peer, an
+    /// abort, a deadline.
     pub sleep_slice: Duration,
 }
 
@@ -91,10 +92,10 @@ impl SpinPolicy {
     /// and the core is offered to others before it is given up.
     pub const DEDICATED: Self = Self { spins: 20_000, yields: 200, sleep_slice: Duration::from_millis(1) };
 
-    /// Ranks share cores: the rank waited for may need this very core. Spin less than a yield costs (1 µs), so that at
-    /// most a fraction of the core is wasted; then yield, which passes the core around the ranks on it for 1.3 µs a hop,
-    /// cheaper than a futex for as long as any of them has work; then sleep, so that idle ranks do not slow working ones
-    /// with their yields.
+    /// Ranks share cores: the rank waited for may need this very core. Spin less than a yield costs (1 µs), so that
+    /// at most a fraction of the core is wasted; then yield, which passes the core around the ranks on it for 1.3 µs
+    /// a hop, cheaper than a futex for as long as any of them has work; then sleep, so that idle ranks do not slow
+    /// working ones with their yields.
     pub const SHARED: Self = Self { spins: 20, yields: 500, sleep_slice: Duration::from_millis(1) };
 
     /// The policy for a rank of `ranks_on_node` ranks that may use `cores_available` cores together:

@@ -74,6 +74,18 @@ fn every_page_is_there_before_it_is_touched() {
 }
 
 #[test]
+fn memory_that_is_claimed_in_several_steps_is_whole() {
+    let bytes = (256 << 20) + HUGE_PAGE + 4096;
+    let memory = create("several steps", bytes);
+    assert_eq!(smaps(memory.as_ptr(), "Rss"), bytes);
+    // SAFETY: within the mapping, and this thread alone uses it.
+    let last = unsafe { memory.as_ptr().add(bytes - 1).read_volatile() };
+    assert_eq!(last, 0);
+    // Huge pages are granted everywhere or nowhere on an idle machine; on a full one, somewhere.
+    assert_eq!(memory.huge_bytes() % HUGE_PAGE, 0);
+}
+
+#[test]
 fn huge_pages_are_reported_as_the_kernel_counts_them() {
     let memory = create("huge", 3 * HUGE_PAGE + 4096);
     assert_eq!(memory.huge_bytes(), smaps(memory.as_ptr(), "ShmemPmdMapped"));

@@ -1,7 +1,7 @@
 //! What only several processes show: memory and descriptors that cross, deaths that are noticed, wakes that arrive.
 //!
-//! A peer is this test program once more, told by its environment to run one of the functions of [`ROLES`] instead of the
-//! tests.
+//! A peer is this test program once more, told by its environment to run one of the functions of [`ROLES`] instead of
+//! the tests.
 
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;

@@ -1,7 +1,7 @@
 //! The oracle: what every rank must get out, in plain scalar f32.
 //!
 //! [`solve`] is written to be read beside the definition, element by element, and shares nothing with the engine but
-//! the scalar conversions of [`number`]. [`compare`] holds an engine's solution against it, bit for bit; [`bound`]
+//! the scalar conversions of [`number`]. [`compare()`] holds an engine's solution against it, bit for bit; [`bound()`]
 //! holds it against the same sums in f64, within an error bound that needs no trust in either.
 //!
 //! The definition. On each destination rank that owns any of the token's experts:
@@ -146,7 +146,7 @@ fn receive(received: &mut Received, source: usize, token: &Token<'_>, slots: &[u
     received.topk_idx.extend(
         (0..token.topk_idx.len()).map(|slot| if here(slot) { numbers[token.topk_idx[slot] as usize] } else { -1 }),
     );
-    received.topk_weights.extend(
-        (0..token.weights.len()).map(|slot| if here(slot) { token.weights[slot] } else { 0.0 }),
-    );
+    received
+        .topk_weights
+        .extend((0..token.weights.len()).map(|slot| if here(slot) { token.weights[slot] } else { 0.0 }));
 }

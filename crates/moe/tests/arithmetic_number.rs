@@ -51,8 +51,7 @@ fn what_is_a_number_of_the_type_survives() {
     for bits in 0..=u16::MAX {
         let (b, h) = (bf16::from_bits(bits), f16::from_bits(bits));
         let expected = (if b.is_nan() { 0x7fc0 } else { bits }, if h.is_nan() { 0x7e00 } else { bits });
-        let got =
-            (number::f32_to_bf16(number::bf16_to_f32(bits)), number::f32_to_f16(number::f16_to_f32(bits)));
+        let got = (number::f32_to_bf16(number::bf16_to_f32(bits)), number::f32_to_f16(number::f16_to_f32(bits)));
         assert_eq!(got, expected, "{bits:#06x}");
     }
     for code in 0..=u8::MAX {

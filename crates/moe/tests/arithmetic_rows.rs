@@ -63,8 +63,22 @@ fn element(dtype: DType, choice: u32, bits: u32) -> u32 {
         DType::F32 => (
             32,
             &[
-                0x7fc0_0000, 0x7f80_0001, 0x7fa5_5aa5, 0x7fff_ffff, 0x7f80_0000, 0x7f7f_ffff, 0x7f00_0000, 0x0000_0000,
-                0x0000_0001, 0x007f_ffff, 0x0080_0000, 0x3f80_0000, 0x3f80_0001, 0x4b80_0000, 0x3380_0000, 0x3300_0000,
+                0x7fc0_0000,
+                0x7f80_0001,
+                0x7fa5_5aa5,
+                0x7fff_ffff,
+                0x7f80_0000,
+                0x7f7f_ffff,
+                0x7f00_0000,
+                0x0000_0000,
+                0x0000_0001,
+                0x007f_ffff,
+                0x0080_0000,
+                0x3f80_0000,
+                0x3f80_0001,
+                0x4b80_0000,
+                0x3380_0000,
+                0x3300_0000,
             ],
         ),
         DType::F16 => (
@@ -112,8 +126,9 @@ impl Fenced {
         let bytes = least.next_multiple_of(PAGE) + PAGE;
         // SAFETY: a new private mapping, whose last page is then taken away.
         unsafe {
-            let base = mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-                .expect("the machine has a few pages");
+            let base =
+                mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+                    .expect("the machine has a few pages");
             mprotect(base.byte_add(bytes - PAGE), PAGE, MprotectFlags::empty()).expect("a mapped page");
             Self { base: NonNull::new(base.cast()).expect("a mapping is not at 0"), bytes }
         }

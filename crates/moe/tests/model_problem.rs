@@ -61,10 +61,7 @@ fn every_error_names_what_is_wrong_and_what_is_allowed() {
     assert_eq!(broken(|problem| problem.scales = 0), "rows of f8_e4m3 have 0 scales; allowed are 1 to 5");
     assert_eq!(broken(|problem| problem.scales = 6), "rows of f8_e4m3 have 6 scales; allowed are 1 to 5");
     assert_eq!(broken(|problem| problem.dtype = DType::BF16), "rows of bf16 have 2 scales; allowed are 0 to 0");
-    assert_eq!(
-        broken(|problem| problem.expert_rank[1] = 2),
-        "expert_rank: expert 1 is on rank 2; allowed are 0 to 1"
-    );
+    assert_eq!(broken(|problem| problem.expert_rank[1] = 2), "expert_rank: expert 1 is on rank 2; allowed are 0 to 1");
     assert_eq!(
         broken(|problem| problem.weighted = false),
         "expert_scale is given without topk_weights; leave it out, or give every rank weights"
@@ -75,7 +72,10 @@ fn every_error_names_what_is_wrong_and_what_is_allowed() {
     );
     assert_eq!(broken(|problem| _ = problem.ranks[1].x.pop()), "x.1 has 4 bytes; 1 tokens of 5 need 5");
     assert_eq!(broken(|problem| problem.ranks[0].scales.push(1.0)), "scales.0 has 5 elements; 2 tokens of 2 need 4");
-    assert_eq!(broken(|problem| _ = problem.ranks[1].topk_idx.pop()), "topk_idx.1 has 1 elements; 1 tokens of 2 need 2");
+    assert_eq!(
+        broken(|problem| _ = problem.ranks[1].topk_idx.pop()),
+        "topk_idx.1 has 1 elements; 1 tokens of 2 need 2"
+    );
     assert_eq!(
         broken(|problem| problem.ranks[1].topk_weights.clear()),
         "topk_weights.1 has 0 elements; 1 tokens of 2 need 2"

@@ -86,6 +86,13 @@ fn loads_have_the_shape_of_the_routing() {
 }
 
 #[test]
+fn round_robin_continues_over_all_ranks() {
+    let expert_rank = Problem::block_map(7, 3);
+    let of = |rank| Router::new(Routing::RoundRobin, 2, 0).route(rank, 3, 2, &expert_rank).topk_idx;
+    assert_eq!([of(0), of(1), of(2)], [[0, 1, 6, 0], [2, 3, 1, 2], [4, 5, 3, 4]]);
+}
+
+#[test]
 fn local_stays_and_spread_spreads() {
     for (ranks, topk, experts) in [(4, 3, 16), (4, 8, 16), (3, 5, 7), (5, 4, 3)] {
         let expert_rank = Problem::block_map(experts, ranks);

@@ -59,8 +59,8 @@ enum Version {
     Two,
 }
 
-/// The memory cgroups in the text of `/proc/self/cgroup`, lines of `id:controllers:path`. The line of version 2 has id 0
-/// and no controllers; it is there also on hybrid machines, whose memory controller is version 1.
+/// The memory cgroups in the text of `/proc/self/cgroup`, lines of `id:controllers:path`. The line of version 2 has
+/// id 0 and no controllers; it is there also on hybrid machines, whose memory controller is version 1.
 fn memory_cgroups(cgroup: &str) -> Vec<MemoryCgroup> {
     let mut found = Vec::new();
     for line in cgroup.lines() {
@@ -81,8 +81,9 @@ fn memory_cgroups(cgroup: &str) -> Vec<MemoryCgroup> {
 }
 
 impl MemoryCgroup {
-    /// The directories of this group and of all groups above it: a limit anywhere on the way binds. In a container whose
-    /// `/sys/fs/cgroup` shows only its own part, the lower names do not exist and the last directory is its limit.
+    /// The directories of this group and of all groups above it: a limit anywhere on the way binds. In a container
+    /// whose `/sys/fs/cgroup` shows only its own part, the lower names do not exist and the last directory is its
+    /// limit.
     fn directories(&self, root: &Path) -> Vec<PathBuf> {
         let mount = root.join(match self.version {
             Version::One => "sys/fs/cgroup/memory",
@@ -93,7 +94,8 @@ impl MemoryCgroup {
         Path::new(path).ancestors().map(|group| mount.join(group)).collect()
     }
 
-    /// Bytes left in the group of `directory`, or `None` if it has no limit (or no such directory, or no memory controller).
+    /// Bytes left in the group of `directory`, or `None` if it has no limit (or no such directory, or no memory
+    /// controller).
     fn left(&self, directory: &Path) -> Option<u64> {
         // Beyond `memory.high` a process is not killed but slowed down until it hardly moves.
         let (limits, usage, prefix): (&[&str], _, _) = match self.version {
@@ -108,8 +110,8 @@ impl MemoryCgroup {
     }
 }
 
-/// A limit file's bytes; `None` for `max` (version 2). Version 1 writes the largest page-aligned i64 for none, which as a
-/// number bounds nothing.
+/// A limit file's bytes; `None` for `max` (version 2). Version 1 writes the largest page-aligned i64 for none, which
+/// as a number bounds nothing.
 fn limit_bytes(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }

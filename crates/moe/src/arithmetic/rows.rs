@@ -147,27 +147,27 @@ unsafe fn step<E: Element, V: Vector, const STREAM: bool>(dst: *mut u8, rows: &[
     // SAFETY: the caller's promises.
     unsafe {
         let mut packed = [V::load(first.add(at)); UNROLL];
-        for u in 1..UNROLL {
-            packed[u] = V::load(first.add(at + u * V::BYTES));
+        for (u, packed) in packed.iter_mut().enumerate() {
+            *packed = V::load(first.add(at + u * V::BYTES));
         }
         if !others.is_empty() {
             let mut sums = [E::widen(packed[0]); UNROLL];
-            for u in 1..UNROLL {
-                sums[u] = E::widen(packed[u]);
+            for (sum, packed) in sums.iter_mut().zip(packed) {
+                *sum = E::widen(packed);
             }
             for other in others {
-                for u in 0..UNROLL {
+                for (u, sum) in sums.iter_mut().enumerate() {
                     let next = V::load(other.add(at + u * V::BYTES));
-                    sums[u] = E::add(sums[u], E::widen(next));
+                    *sum = E::add(*sum, E::widen(next));
                 }
             }
-            for u in 0..UNROLL {
-                packed[u] = E::narrow(sums[u]);
+            for (packed, sum) in packed.iter_mut().zip(sums) {
+                *packed = E::narrow(sum);
             }
         }
-        for u in 0..UNROLL {
+        for (u, packed) in packed.into_iter().enumerate() {
             let dst = dst.add(at + u * V::BYTES);
-            if STREAM { packed[u].stream(dst) } else { packed[u].store(dst) }
+            if STREAM { packed.stream(dst) } else { packed.store(dst) }
         }
     }
 }
@@ -179,6 +179,7 @@ unsafe fn step<E: Element, V: Vector, const STREAM: bool>(dst: *mut u8, rows: &[
 #[inline(always)]
 unsafe fn rest<E: Element, V: Vector>(dst: *mut u8, rows: &[*const u8], at: usize, length: usize) {
     let (&first, others) = rows.split_first().expect("reduce_rows has dealt with no rows");
+    const { assert!(V::BYTES <= CACHE_LINE) };
     let mut padded = [0_u8; CACHE_LINE];
     // SAFETY: the caller's promises; `padded` is as long as any register.
     unsafe {

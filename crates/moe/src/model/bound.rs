@@ -45,7 +45,7 @@ impl Bound {
 ///
 /// # Panics
 /// May panic when the problem is not valid, or the solution has other shapes than it asks for; see
-/// [`Problem::validate`] and [`compare`](super::compare).
+/// [`Problem::validate`] and [`compare()`](super::compare()).
 pub fn bound(problem: &Problem, solution: &Solution) -> Bound {
     let mut bound = Bound::default();
     for (rank, (input, output)) in problem.ranks.iter().zip(&solution.ranks).enumerate() {

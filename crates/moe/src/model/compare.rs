@@ -138,13 +138,13 @@ pub fn compare(problem: &Problem, expected: &Solution, got: &Solution) -> Result
             comparison.tensor(Place { tensor, rank, row, dtype }, expected, got)
         };
         tensor(Tensor::Out, hidden, y, &expected.out, &got.out)?;
-        tensor(Tensor::OutWeights, topk, f32, &bytes(&expected.out_weights), &bytes(&got.out_weights))?;
+        tensor(Tensor::OutWeights, topk, f32, bytes(&expected.out_weights), bytes(&got.out_weights))?;
         let (expected, got): (&Received, &Received) = (&expected.received, &got.received);
         tensor(Tensor::RecvX, hidden, x, &expected.x, &got.x)?;
-        tensor(Tensor::RecvScales, problem.scales, f32, &bytes(&expected.scales), &bytes(&got.scales))?;
-        tensor(Tensor::RecvSrc, 2, i32, &bytes(&expected.src), &bytes(&got.src))?;
-        tensor(Tensor::RecvTopkIdx, topk, i32, &bytes(&expected.topk_idx), &bytes(&got.topk_idx))?;
-        tensor(Tensor::RecvTopkWeights, topk, f32, &bytes(&expected.topk_weights), &bytes(&got.topk_weights))?;
+        tensor(Tensor::RecvScales, problem.scales, f32, bytes(&expected.scales), bytes(&got.scales))?;
+        tensor(Tensor::RecvSrc, 2, i32, bytes(&expected.src), bytes(&got.src))?;
+        tensor(Tensor::RecvTopkIdx, topk, i32, bytes(&expected.topk_idx), bytes(&got.topk_idx))?;
+        tensor(Tensor::RecvTopkWeights, topk, f32, bytes(&expected.topk_weights), bytes(&got.topk_weights))?;
     }
     comparison.result()
 }

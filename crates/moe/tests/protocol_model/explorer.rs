@@ -234,9 +234,7 @@ impl<'a> Explorer<'a> {
         let value = match node.need {
             Need::End | Need::Meeting => return Move::Wait,
             Need::Nothing | Need::Word(_, Trust::Blind) => 0,
-            Need::Word(condition, _) => {
-                self.node(state, condition.source).machine.word(rank, condition.offset)
-            }
+            Need::Word(condition, _) => self.node(state, condition.source).machine.word(rank, condition.offset),
             Need::Cell { writer, cell } => self.node(state, writer).machine.cell(cell),
         };
         if let Some(&(_, made)) = node.moves.iter().find(|(known, _)| *known == value) {

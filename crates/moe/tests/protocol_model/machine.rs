@@ -3,7 +3,9 @@
 //! Every word and every cell has one writer, so the memory of the whole system is the sum of what each rank wrote: it is
 //! kept with the writer. A rank's next step is fixed by its own state; only the value that it loads comes from outside.
 
-use campanile_moe::protocol::{Combine, Epoch, Misuse, Phase, Protocol, Seen, Set, Word, WordCondition, WordMap, WordStore};
+use campanile_moe::protocol::{
+    Combine, Epoch, Misuse, Phase, Protocol, Seen, Set, Word, WordCondition, WordMap, WordStore,
+};
 
 use crate::explorer::Violation;
 
@@ -70,7 +72,12 @@ pub enum Trust {
 /// One action of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Act {
-    Begin { phase: Phase, combine: Combine, active: [bool; RANKS], rows: [u32; RANKS] },
+    Begin {
+        phase: Phase,
+        combine: Combine,
+        active: [bool; RANKS],
+        rows: [u32; RANKS],
+    },
     Finish,
     Await(Await, Trust),
     Publish(Word, u32),
@@ -233,14 +240,7 @@ impl Machine {
         self.generation << 32 | u64::from(round.epoch.0)
     }
 
-    fn begin(
-        &mut self,
-        set: Set,
-        phase: Phase,
-        combine: Combine,
-        active: &[bool],
-        rows: &[u32],
-    ) -> Result<(), Misuse> {
+    fn begin(&mut self, set: Set, phase: Phase, combine: Combine, active: &[bool], rows: &[u32]) -> Result<(), Misuse> {
         if phase == Phase::DispatchSend {
             return self.protocol.begin_dispatch_send(set, active, rows).map(|_| ());
         }

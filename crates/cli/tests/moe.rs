@@ -1,0 +1,235 @@
+//! `campanile moe`, `bench` and `info` as a user runs them: files in, files out, exit codes, messages.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+
+fn campanile(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_campanile"));
+    command.args(arguments).env_remove("CAMPANILE_TIMEOUT").output().expect("the program starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn good(arguments: &[&str]) -> String {
+    let output = campanile(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn refused(arguments: &[&str], fragments: &[&str]) {
+    let output = campanile(arguments);
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+    for fragment in fragments {
+        assert!(message.contains(fragment), "{arguments:?}: {fragment:?} is not in {message}");
+    }
+}
+
+/// A problem file with adversarial payloads.
+struct File {
+    tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
+    experts: usize,
+}
+
+impl File {
+    fn new(tokens: &[usize], hidden: usize, topk: usize, experts: usize, dtype: Dtype, seed: u64) -> Self {
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut tensors = BTreeMap::new();
+        let bytes = match dtype {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::BF16 => 2,
+            _ => 1,
+        };
+        for (rank, &tokens) in tokens.iter().enumerate() {
+            // Any bits: NaN, infinities, zeroes and subnormals among them.
+            let x = (0..tokens * hidden * bytes).map(|_| random.next_u32() as u8).collect();
+            tensors.insert(format!("x.{rank}"), (dtype, vec![tokens, hidden], x));
+            let slot = |random: &mut Xoshiro256PlusPlus| (random.next_u32() as usize % (experts + 1)) as i32 - 1;
+            let idx = (0..tokens * topk).flat_map(|_| slot(&mut random).to_le_bytes()).collect();
+            tensors.insert(format!("topk_idx.{rank}"), (Dtype::I32, vec![tokens, topk], idx));
+            let weight = |random: &mut Xoshiro256PlusPlus| f32::from_bits(random.next_u32() & 0xc1ff_ffff);
+            let weights = (0..tokens * topk).flat_map(|_| weight(&mut random).to_le_bytes()).collect();
+            tensors.insert(format!("topk_weights.{rank}"), (Dtype::F32, vec![tokens, topk], weights));
+            if dtype == Dtype::F8_E4M3 {
+                let blocks = hidden.div_ceil(3);
+                let scales = (0..tokens * blocks).flat_map(|_| (random.next_u32() as f32 / 1e9).to_le_bytes()).collect();
+                tensors.insert(format!("scales.{rank}"), (Dtype::F32, vec![tokens, blocks], scales));
+            }
+        }
+        let scale = (0..experts).flat_map(|expert| (0.5 + expert as f32).to_le_bytes()).collect();
+        tensors.insert("expert_scale".to_owned(), (Dtype::F32, vec![experts], scale));
+        Self { tensors, experts }
+    }
+
+    fn map(mut self, ranks: &[i32]) -> Self {
+        let bytes = ranks.iter().flat_map(|rank| rank.to_le_bytes()).collect();
+        self.tensors.insert("expert_rank".to_owned(), (Dtype::I32, vec![ranks.len()], bytes));
+        self
+    }
+
+    fn write(&self, folder: &Path, name: &str) -> PathBuf {
+        let views = self.tensors.iter().map(|(name, (dtype, shape, data))| {
+            (name, TensorView::new(*dtype, shape.clone(), data).expect("the shape fits the data"))
+        });
+        let metadata = [("experts".to_owned(), self.experts.to_string())].into();
+        let path = folder.join(name);
+        std::fs::write(&path, safetensors::serialize(views, Some(metadata)).expect("it serializes")).expect("it is written");
+        path
+    }
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are text")
+}
+
+#[test]
+fn odd_shapes_give_the_same_file_in_every_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = [
+        File::new(&[3, 0, 7], 40, 3, 7, Dtype::BF16, 1),
+        File::new(&[2, 1, 0, 4, 9], 1, 16, 3, Dtype::F16, 2),
+        File::new(&[1, 2, 3, 4, 5, 6, 7], 13, 1, 10, Dtype::F32, 3).map(&[6, 6, 0, 1, 2, 3, 3, 6, 0, 5]),
+        File::new(&[5, 6, 2], 11, 2, 5, Dtype::F8_E4M3, 4).map(&[1, 1, 1, 1, 1]),
+        File::new(&[4], 16384, 2, 3, Dtype::BF16, 5),
+        File::new(&[0, 0], 8, 2, 4, Dtype::BF16, 6),
+    ];
+    for (number, file) in files.iter().enumerate() {
+        let input = file.write(folder.path(), &format!("in{number}"));
+        let mut first: Option<Vec<u8>> = None;
+        for ways in [
+            &["--as", "threads"][..],
+            &["--as", "processes", "--mode", "throughput", "--layout", "compact"],
+            &["--as", "threads", "--mode", "low-latency", "--combine", "push", "--layout", "expert-major"],
+            &["--as", "threads", "--path", "queue"],
+        ] {
+            let output = folder.path().join("out");
+            let mut arguments = vec!["moe", "--input", path(&input), "--output", path(&output), "--dump-recv"];
+            arguments.extend(ways);
+            let report = good(&arguments);
+            assert!(report.contains("verified"), "{report}");
+            let bytes = std::fs::read(&output).unwrap();
+            match &first {
+                None => first = Some(bytes),
+                Some(first) => assert!(*first == bytes, "file {number}: another result by {ways:?}"),
+            }
+        }
+        let first = first.unwrap();
+        let tensors = SafeTensors::deserialize(&first).unwrap();
+        let ranks = file.tensors.keys().filter(|name| name.starts_with("x.")).count();
+        for rank in 0..ranks {
+            let (dtype, shape, _) = &file.tensors[&format!("x.{rank}")];
+            let out = tensors.tensor(&format!("out.{rank}")).unwrap();
+            assert_eq!(out.shape(), shape);
+            assert_eq!(out.dtype(), if *dtype == Dtype::F8_E4M3 { Dtype::BF16 } else { *dtype });
+            for name in ["out_weights", "recv_x", "recv_src", "recv_topk_idx", "recv_topk_weights"] {
+                assert!(tensors.tensor(&format!("{name}.{rank}")).is_ok(), "{name}.{rank}");
+            }
+        }
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), files.len() + 1, "only inputs and the output are there: {left:?}");
+}
+
+#[test]
+fn json_is_one_object() {
+    let output = campanile(&["moe", "--as", "threads", "--ranks", "2", "--json"]);
+    assert!(output.status.success());
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
+    assert_eq!(value["verified"], true);
+    assert_eq!(value["ranks"], 2);
+    assert!(value["dispatch"]["wire_bytes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn bad_files_name_the_tensor() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = || File::new(&[3, 2], 8, 2, 4, Dtype::BF16, 1);
+    let write = |file: File| file.write(folder.path(), "bad");
+
+    let mut missing = file();
+    missing.tensors.remove("topk_idx.1");
+    refused(&["moe", "--input", path(&write(missing))], &["topk_idx.1", "bad"]);
+    let mut range = file();
+    range.tensors.get_mut("topk_idx.0").unwrap().2[..4].copy_from_slice(&4i32.to_le_bytes());
+    refused(&["moe", "--input", path(&write(range))], &["topk_idx.0"]);
+    let mut mixed = file();
+    let (_, shape, data) = mixed.tensors["x.1"].clone();
+    mixed.tensors.insert("x.1".to_owned(), (Dtype::F16, shape, data));
+    refused(&["moe", "--input", path(&write(mixed))], &["x.1"]);
+    let whole = write(file());
+    let bytes = std::fs::read(&whole).unwrap();
+    std::fs::write(&whole, &bytes[..bytes.len() - 3]).unwrap();
+    refused(&["moe", "--input", path(&whole)], &["bad"]);
+    refused(&["moe", "--input", path(&folder.path().join("none"))], &["none"]);
+    refused(&["moe", "--input", path(folder.path())], &["regular file"]);
+    refused(&["moe", "--input", path(&write(file())), "--ranks", "3"], &["--ranks is 3", "2 ranks"]);
+    refused(&["moe", "--output", path(&folder.path().join("no/such/place"))], &["no/such/place"]);
+}
+
+#[test]
+fn bad_usage_is_refused() {
+    refused(&["moe", "--ranks", "0"], &["--ranks"]);
+    refused(&["moe", "--layout", "diagonal"], &["rows, compact or expert-major"]);
+    refused(&["moe", "--combine-dtype", "f8_e4m3"], &["bf16, f16 or f32"]);
+    refused(&["moe", "--timeout", "never"], &["--timeout"]);
+    refused(&["moe", "--dump-recv"], &["--output"]);
+    refused(&["bench", "put", "-b", "16", "-e", "8"], &["16", "8"]);
+    refused(&["bench", "moe", "--iters", "0"], &["--iters"]);
+    refused(&["bench", "barrier", "--ranks", "0"], &["--ranks"]);
+    refused(&["no-such-command"], &["no-such-command"]);
+}
+
+#[test]
+fn an_unknown_variable_is_refused() {
+    let output = Command::new(env!("CARGO_BIN_EXE_campanile")).arg("moe").env("CAMPANILE_TIMEOT", "3").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let message = text(&output.stderr);
+    assert!(message.contains("CAMPANILE_TIMEOT") && message.contains("CAMPANILE_TIMEOUT"), "{message}");
+}
+
+#[test]
+fn benches_count_and_verify() {
+    let shape = ["--tokens", "40", "--hidden", "100", "--topk", "3", "--experts", "9", "--iters", "12", "--warmup", "1"];
+    for dtype in ["bf16", "f8_e4m3"] {
+        let mut arguments = vec!["bench", "moe", "--ranks", "3", "--dtype", dtype, "--json", "--as", "threads"];
+        arguments.extend(shape);
+        let value: serde_json::Value = serde_json::from_str(&good(&arguments)).expect("one JSON object");
+        assert_eq!(value["verified"], true);
+        for phase in ["dispatch", "combine"] {
+            for figure in ["median_us", "p99_us", "max_over_mean", "wire_gbps", "limit_gbps", "ratio"] {
+                assert!(value[phase][figure].as_f64().unwrap() > 0.0, "{phase} {figure}");
+            }
+            let bytes = |name: &str| value[phase][name].as_u64().unwrap();
+            assert!(bytes("wire_bytes") < bytes("logical_bytes"));
+        }
+        // A row, its scale, and 1 + 3 + 3 words of routing and weights.
+        let row = if dtype == "bf16" { 200 } else { 100 + 4 } + 28;
+        assert_eq!(value["dispatch"]["wire_bytes"].as_u64().unwrap() % row, 0);
+    }
+    let value: serde_json::Value =
+        serde_json::from_str(&good(&["bench", "barrier", "--iters", "200", "--warmup", "1", "--json"])).unwrap();
+    assert_eq!(value["iters"], 200);
+    assert!(value["median_us"].as_f64().unwrap() > 0.0);
+    let value: serde_json::Value =
+        serde_json::from_str(&good(&["bench", "put", "-b", "8", "-e", "1K", "-f", "4", "--json"])).unwrap();
+    let sizes: Vec<_> = value["rows"].as_array().unwrap().iter().map(|row| row["bytes"].as_u64().unwrap()).collect();
+    assert_eq!(sizes, [8, 32, 128, 512]);
+    assert!(value["rows"][0]["queue"]["median_us"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn info_lists_transports_and_variables() {
+    let value: serde_json::Value = serde_json::from_str(&good(&["info", "--json"])).unwrap();
+    assert_eq!(value["devices"][0]["transport"], "shm");
+    let names: Vec<_> = value["variables"].as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"CAMPANILE_TIMEOUT"));
+    assert!(good(&["info"]).contains("CAMPANILE_TIMEOUT"));
+}
