@@ -12,4 +12,10 @@ macro_rules! pages {
 
 pages! {
     readme: "../README.md",
+    start: "../docs/src/guide/start.md",
+    run: "../docs/src/guide/run.md",
+    configuration: "../docs/src/guide/configuration.md",
+    moe_engine: "../docs/src/guide/moe-engine.md",
+    collective: "../docs/src/guide/collective.md",
+    failure: "../docs/src/guide/failure.md",
 }

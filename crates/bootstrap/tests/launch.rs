@@ -5,12 +5,14 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::ops::{Deref, DerefMut};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use campanile_bootstrap::{Exit, Failure, Launch, LaunchError, Output as RankOutput};
 use campanile_core::{Bind, Config, Rank};
 use campanile_host::process::{Pidfd, ProcessError, Signal};
+use rustix::process::{Pid, kill_process_group};
 
 const PROBE: &str = env!("CARGO_BIN_EXE_campanile-launch-probe");
 
@@ -83,7 +85,7 @@ impl Drop for Launcher {
 fn start(options: &[&str], ranks: usize, script: &str) -> (Launcher, Vec<String>, impl Read + use<>) {
     let ranks_option = format!("ranks={ranks}");
     let mut command = launcher(&[&[ranks_option.as_str()], options].concat(), script);
-    let mut child = Launcher::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut child = Launcher::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0));
     let mut reader = BufReader::new(child.stdout.take().expect("a pipe"));
     let lines = (0..ranks).map(|_| {
         let mut line = String::new();
@@ -290,7 +292,9 @@ fn a_launcher_killed_by_sigkill_takes_whole_families_with_it() {
     let (mut child, lines, _rest) = start(&[], 3, FAMILY);
     let family = pidfds(&lines);
     assert_eq!(family.len(), 9);
-    child.kill().unwrap();
+    // With its whole process group, as a shell or a batch system kills.
+    let group = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process_group(group, Signal::KILL).unwrap();
     assert_all_end(&family);
     child.wait().unwrap();
 }

@@ -56,5 +56,5 @@ pub use request::{Pending, Request};
 pub use signal::{Condition, SignalAction, Strength, Wait};
 pub use team::{Team, TeamError};
 pub use ticket::{Agent, Completion, Ticket};
-pub use transport::{OpenOptions, Probed, Shutdown, Transport, TransportInfo, TransportPlugin};
+pub use transport::{DeviceView, Event, OpenOptions, Probed, Shutdown, Transport, TransportInfo, TransportPlugin};
 pub use window::Window;

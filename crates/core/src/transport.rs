@@ -72,6 +72,27 @@ pub enum Shutdown {
     Abort,
 }
 
+/// Something that happened to a connected peer, told once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// It ended by an orderly shutdown.
+    PeerLeft(Rank),
+    /// Its process ended, or its transport was dropped without a shutdown.
+    PeerDied(Rank),
+}
+
+/// What a kernel needs to use a transport: a plain struct in the layout of the transport's device header, passed by value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceView {
+    /// Which device header reads it.
+    pub kind: &'static str,
+    /// Version of that header.
+    pub abi: u32,
+    /// The struct: all queues × peers, keys, signal bases; error, abort and deadline words.
+    pub bytes: Vec<u8>,
+}
+
 /// An opened backend of one rank.
 pub trait Transport: Send + Sync {
     /// What it says about itself.
@@ -121,6 +142,16 @@ pub trait Transport: Send + Sync {
     /// Tells a peer that a word in its memory was stored through a mapped pointer, so that a sleeping waiter looks.
     /// Without it the waiter still looks, but later.
     fn notify(&self, peer: Rank);
+
+    /// What kernels on that device need to use this transport. A queue in it is not posted to from the host any more.
+    ///
+    /// # Errors
+    /// [`ControlError::Unsupported`] if the transport has no device code for that device.
+    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError>;
+
+    /// The next thing that happened to a peer and was not told yet; never blocks. May cost a system call a peer: for the
+    /// control plane.
+    fn poll_event(&self) -> Option<Event>;
 
     /// Waits for a signal, making progress meanwhile; returns the word that fulfilled the condition. On return
     /// everything that the signal covers is visible to the caller.

@@ -221,10 +221,11 @@ mod tests {
 
     /// Every way of copying that this machine has.
     fn kernels() -> Vec<(Kernel, &'static str)> {
-        let mut kernels: Vec<(Kernel, &'static str)> = vec![(temporal, "temporal")];
+        let temporal: (Kernel, &'static str) = (temporal, "temporal");
         #[cfg(target_arch = "x86_64")]
-        kernels.extend(x86::available());
-        kernels
+        return std::iter::once(temporal).chain(x86::available()).collect();
+        #[cfg(not(target_arch = "x86_64"))]
+        vec![temporal]
     }
 
     unsafe fn temporal(dst: *mut u8, src: *const u8, len: usize) {

@@ -100,6 +100,9 @@ impl SpinPolicy {
 
     /// The policy for a rank of `ranks_on_node` ranks that may use `cores_available` cores together:
     /// [`DEDICATED`](Self::DEDICATED) if each can have its own, [`SHARED`](Self::SHARED) if not.
+    ///
+    /// Take `cores_available` from [`std::thread::available_parallelism`], which heeds cgroup quotas, before the
+    /// thread is bound: afterwards it is the size of the binding.
     #[must_use]
     pub const fn for_ranks(ranks_on_node: usize, cores_available: usize) -> Self {
         if ranks_on_node <= cores_available { Self::DEDICATED } else { Self::SHARED }

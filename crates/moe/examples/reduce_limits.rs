@@ -32,8 +32,11 @@ type Arm = Box<dyn Fn(*mut u8, &[*const u8], usize)>;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let tokens = args.next().map(|tokens| tokens.parse()).transpose()?;
-    let hidden = args.next().map_or(Ok(7168), |hidden| hidden.parse())?;
-    let arms = arms(hidden);
+    let hidden: usize = args.next().map_or(Ok(7168), |hidden| hidden.parse())?;
+    if hidden == 0 || !hidden.is_multiple_of(64) {
+        return Err(format!("hidden is {hidden}; wsum takes multiples of 64").into());
+    }
+    let arms = arms();
     println!("bf16, hidden {hidden}; ns a token (median), ratio to wsum or, without it, to read");
     for tokens in tokens.map_or(vec![128, 1024], |tokens| vec![tokens]) {
         for contributions in [2, 4, 6] {
@@ -50,10 +53,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Everything that is compared, the limit first.
-fn arms(hidden: usize) -> Vec<(String, Arm)> {
+fn arms() -> Vec<(String, Arm)> {
     let mut arms: Vec<(String, Arm)> = vec![("read".into(), Box::new(read))];
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx512bf16") && hidden.is_multiple_of(64) {
+    if is_x86_feature_detected!("avx512bf16") {
         // SAFETY: the instruction set was just checked; `measure` hands over rows of `hidden` elements.
         arms.push(("wsum".into(), Box::new(|dst, rows, hidden| unsafe { wsum(dst, rows, hidden) })));
     }
@@ -126,10 +129,10 @@ fn plane(bytes: usize) -> *mut u8 {
 
 /// Reads the rows and nothing else.
 fn read(_: *mut u8, rows: &[*const u8], hidden: usize) {
-    let mut sums = [0_u64; 32];
+    let mut sums = [0_u64; 16];
     for &row in rows {
         // SAFETY: `measure` hands over rows of `hidden` elements that nobody writes.
-        let row = unsafe { std::slice::from_raw_parts(row.cast::<[u64; 32]>(), DType::BF16.row_bytes(hidden) / 256) };
+        let row = unsafe { std::slice::from_raw_parts(row.cast::<[u64; 16]>(), DType::BF16.row_bytes(hidden) / 128) };
         for words in row {
             for (sum, word) in sums.iter_mut().zip(words) {
                 *sum = sum.wrapping_add(*word);
@@ -162,8 +165,8 @@ unsafe fn wsum(dst: *mut u8, rows: &[*const u8], hidden: usize) {
         let [a, b, c, d] = sums;
         // SAFETY: elements h .. h + 64 exist; the types are registers of the same size.
         unsafe {
-            let (low, high): (__m512i, __m512i) =
-                (transmute(_mm512_cvtne2ps_pbh(b, a)), transmute(_mm512_cvtne2ps_pbh(d, c)));
+            let low = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(b, a));
+            let high = transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(d, c));
             _mm512_storeu_si512(dst.add(2 * h).cast(), low);
             _mm512_storeu_si512(dst.add(2 * h + 64).cast(), high);
         }

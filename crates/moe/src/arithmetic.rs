@@ -66,10 +66,10 @@ pub enum Store {
     /// Ordinary stores: the result is in this core's cache afterwards.
     #[default]
     Cached,
-    /// Non-temporal stores, which save reading the destination's lines from memory first. They win when the results of
-    /// a call are larger than the cache, and lose when the results are used at once. A hint: a destination that does
-    /// not start a cache line is written with ordinary stores, because streamed parts of lines cost more than they
-    /// save. The stores are ordered before whatever the caller does next.
+    /// Non-temporal stores, which save reading the destination's lines from memory first. They win when the rows and
+    /// results of a call together exceed the cache (measured: from some 16 MiB), and lose when the results are used at
+    /// once. A hint: a destination that does not start a cache line is written with ordinary stores, because streamed
+    /// parts of lines cost more than they save. The stores are ordered before whatever the caller does next.
     Streaming,
 }
 

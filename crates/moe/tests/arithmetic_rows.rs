@@ -237,7 +237,7 @@ fn long_rows() {
 #[test]
 fn every_pair_of_hard_numbers() {
     for dtype in COMBINE {
-        let hard: Vec<u32> = (0..32).map(|i| element(dtype, 0, i % 16 | (i / 16) << 31)).collect();
+        let hard: Vec<u32> = (0..32).map(|i| element(dtype, 0, (i % 16) | ((i / 16) << 31))).collect();
         let bytes = |words: Vec<u32>| -> Vec<u8> {
             words.iter().flat_map(|word| word.to_le_bytes()[..dtype.bytes()].to_vec()).collect()
         };

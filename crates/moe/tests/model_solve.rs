@@ -229,7 +229,7 @@ fn random_problem(dtype: DType, combine_dtype: DType, weighted: bool, special: u
     let scales = if dtype.is_scaled() { 1 + below(hidden as u32) as usize } else { 0 };
     let expert_rank: Vec<u32> = (0..experts).map(|_| below(ranks as u32)).collect();
     let expert_scale =
-        (weighted && seed % 2 == 0).then(|| (0..experts).map(|_| 0.1 + below(100) as f32 / 7.0).collect());
+        (weighted && seed.is_multiple_of(2)).then(|| (0..experts).map(|_| 0.1 + below(100) as f32 / 7.0).collect());
     let mut router = Router::new(Routing::ALL[seed as usize % Routing::ALL.len()], topk, seed);
     (router.duplicates, router.dropped) = (0.1, 0.2);
     let mut element = |row: &mut Vec<u8>| {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use campanile_core::{
-    AtomicityDomain, Caps, ControlError, Cost, Endpoint, Fault, FaultKind, Memory, MemoryKind, Node, OpKind, OpenError,
+    AtomicityDomain, Caps, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, Memory, MemoryKind, Node, OpKind, OpenError,
     OpenOptions, PeerClass, Pending, Queue, QueueOptions, QueueTarget, Rank, Reach, Region, RegionKey, RemoteKey,
     RemoteRegion, Request, Shutdown, SignalCaps, Transport, TransportInfo, Wait, WaitError,
 };
@@ -34,11 +34,13 @@ pub(crate) struct Peer {
     channel: Option<Channel>,
     /// Descriptors that came before they were asked for: (export number, bytes, descriptor).
     inbox: Mutex<VecDeque<(u64, u64, OwnedFd)>>,
+    /// Whether its end was told as an event.
+    told: AtomicBool,
 }
 
 impl Peer {
     pub(crate) fn new(control: Control, channel: Option<Channel>) -> Self {
-        Self { control, channel, inbox: Mutex::default() }
+        Self { control, channel, inbox: Mutex::default(), told: AtomicBool::new(false) }
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -461,6 +463,27 @@ impl Transport for ShmTransport {
         if let Some(peer) = self.inner.peer(peer) {
             peer.control.notify();
         }
+    }
+
+    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError> {
+        Err(ControlError::Unsupported {
+            transport: NAME,
+            what: "device view",
+            reason: format!("its queues are executed by a CPU; {device} kernels cannot post to them"),
+        })
+    }
+
+    fn poll_event(&self) -> Option<Event> {
+        self.inner.connected().find_map(|(rank, peer)| {
+            if peer.told.load(Ordering::Relaxed) {
+                return None;
+            }
+            let event = match peer.gone()? {
+                FaultKind::Left => Event::PeerLeft(rank),
+                _ => Event::PeerDied(rank),
+            };
+            (!peer.told.swap(true, Ordering::Relaxed)).then_some(event)
+        })
     }
 
     #[inline]
