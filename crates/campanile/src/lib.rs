@@ -42,4 +42,4 @@ pub use campanile_moe::{
     DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, Outputs, Plan, Problem, ReceivedRows, RowMeta, Tokens,
 };
 pub use threads::threads;
-pub use world::{WorldError, plugin, plugins, world};
+pub use world::{WorldError, options, plugin, plugins, world};

@@ -50,22 +50,24 @@ pub fn plugin(config: &Config) -> Result<&'static dyn TransportPlugin, ConfigErr
 /// [`WorldError`] if the job cannot be joined or its ranks cannot be connected.
 pub fn world(config: &Config) -> Result<Arc<Communicator>, WorldError> {
     let bootstrap = join(config)?;
+    let topology = Topology::of_machine()?;
     if let Some(launched) = config.launched()?.filter(|_| config.bind() == Bind::Cores) {
         // A launcher starts all ranks of a job on one machine.
-        let placement = Topology::of_machine()?.placement(launched.ranks);
+        let placement = topology.placement(launched.ranks);
         if let Some(cpus) = placement.get(launched.local_rank) {
             bind_current_thread(cpus)?;
         }
     }
-    Ok(Arc::new(Communicator::new(bootstrap, plugin(config)?, options(config))?))
+    Ok(Arc::new(Communicator::new(bootstrap, plugin(config)?, CommOptions { cores: topology.cpus(), ..options(config) })?))
 }
 
-/// What a config says of a communicator.
-fn options(config: &Config) -> CommOptions {
+/// What a config says of communicators.
+pub fn options(config: &Config) -> CommOptions {
     CommOptions {
         timeout: config.timeout(),
         path: config.path(),
         queue_depth: config.queue_depth(),
+        huge_pages: config.huge_pages(),
         ..CommOptions::default()
     }
 }

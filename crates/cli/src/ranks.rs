@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use campanile::bootstrap::{Launch, Output};
 use campanile::core::{Bind, Config};
-use campanile::{CommOptions, Communicator, Path, threads};
+use campanile::{Communicator, Path, threads};
 use clap::{Args, ValueEnum};
 
 use crate::exit::Error;
@@ -107,12 +107,7 @@ impl Ranks {
         &self,
         body: impl Fn(&Arc<Communicator>) -> anyhow::Result<Vec<u8>> + Sync,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let options = CommOptions {
-            timeout: self.config.timeout(),
-            path: self.config.path(),
-            queue_depth: self.config.queue_depth(),
-            ..CommOptions::default()
-        };
+        let options = campanile::options(&self.config);
         let ended = threads::<_, anyhow::Error>(self.count, &options, |comm| body(&comm));
         let ranks = ended.into_iter().enumerate().map(|(rank, ended)| ended.with_context(|| format!("rank {rank}")));
         Ok(ranks.collect::<anyhow::Result<_>>()?)
@@ -121,9 +116,7 @@ impl Ranks {
     fn run_processes(&self, job: &Job) -> Result<Vec<Vec<u8>>, Error> {
         let job = serde_json::to_string(job)?;
         let outcome = Launch::current_exe(["rank", &job], self.count)?
-            .env("CAMPANILE_TIMEOUT", format!("{}ms", self.config.timeout().as_millis()))
-            .env("CAMPANILE_PATH", self.config.path().name())
-            .env("CAMPANILE_BIND", self.config.bind().name())
+            .config(&self.config)
             .output(Output::Captured)
             .forward_signals(true)
             .run()?;

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::{
-    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, MemoryKind, Node, OpKind, OpenOptions, Queue,
+    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpKind, OpenOptions, Queue,
     QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
 };
 
@@ -51,6 +51,11 @@ pub struct CommOptions {
     pub path: Path,
     /// Slots of each queue.
     pub queue_depth: usize,
+    /// Whether windows are put on huge pages.
+    pub huge_pages: HugePages,
+    /// CPUs that the ranks on this node may use together, counted before they were bound; 0: as many as this process may
+    /// use now.
+    pub cores: usize,
 }
 
 impl Default for CommOptions {
@@ -61,6 +66,8 @@ impl Default for CommOptions {
             timeout: Duration::from_secs(30),
             path: Path::Auto,
             queue_depth: QueueOptions::default().depth,
+            huge_pages: HugePages::default(),
+            cores: 0,
         }
     }
 }
@@ -163,7 +170,16 @@ impl Communicator {
             "" => plugin.probe().into_iter().find(|probed| probed.usable.is_ok()).map_or_else(String::new, |p| p.device),
             device => device.to_owned(),
         };
-        let opened = plugin.open(&device, OpenOptions { rank, ranks, node, ranks_on_node, timeout });
+        let open = OpenOptions {
+            rank,
+            ranks,
+            node,
+            ranks_on_node,
+            cores: options.cores,
+            huge_pages: options.huge_pages,
+            timeout,
+        };
+        let opened = plugin.open(&device, open);
         let reached = opened.map_err(|error| error.to_string()).and_then(|transport| {
             let unreachable = nodes.iter().enumerate().find_map(|(peer, node)| {
                 match transport.reach(Rank::new(peer), node) {

@@ -65,6 +65,7 @@
 //! | `executing` store in drop | `executing` exchange in claim | `Completed` of the last executor | `two_executors_share` |
 //! | `fault` exchange | `fault` load | where `Completed` stopped | `completion_error_is_sticky` |
 //! | `cancelled` update | `cancelled` load in `execute` | the later slots of the post are cancelled too | `cancel_keeps_prefixes` |
+//! | `first` store in `post` | `first` load in `cancel` | the slot is in use again, its last use was completed | `late_cancel_touches_nothing_newer` |
 //!
 //! `reserved` needs no order: what a producer may overwrite it learns from its own load of `completed`, made *before* its
 //! load of `reserved`, so that it never sees `Completed` ahead of `Reserved` (the owner's exchange happens before the

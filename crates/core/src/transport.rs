@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Caps, ControlError, Endpoint, Fault, Memory, MemoryKind, Node, OpKind, OpenError, PeerClass, Queue, QueueOptions,
+    Caps, ControlError, Endpoint, Fault, HugePages, Memory, MemoryKind, Node, OpKind, OpenError, PeerClass, Queue, QueueOptions,
     QueueTarget, Rank, Reach, Region, RemoteRegion, Request, Wait, WaitError,
 };
 
@@ -44,6 +44,11 @@ pub struct OpenOptions {
     pub node: Node,
     /// Ranks on this node, for wait policies and core binding.
     pub ranks_on_node: usize,
+    /// CPUs that the ranks on this node may use together, counted before any of them was bound to its own; 0: as many as
+    /// this process may use now.
+    pub cores: usize,
+    /// Whether memory is put on huge pages.
+    pub huge_pages: HugePages,
     /// Upper bound of every wait.
     pub timeout: Duration,
 }

@@ -420,6 +420,13 @@ fn completion_error_is_sticky() {
         assert_eq!(shared.ring.test(Written::from_raw(after_start(1))), Ok(true));
     };
     explore(4, setup, [execute, wait], |shared| assert!(shared.ring.check().is_err()));
+    // A look that sees the fault sees what completed before it.
+    let look: fn(&Ring) = |shared| {
+        let good = shared.ring.test(Written::from_raw(after_start(1))).expect("it does not fail");
+        shared.note(good.into());
+    };
+    let outcomes = explore(4, setup, [execute, look], |shared| shared.notes()[0]);
+    assert_eq!(outcomes, [0, 1].into());
 }
 
 const PUT: u64 = 1;

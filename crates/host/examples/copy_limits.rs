@@ -17,7 +17,7 @@ use campanile_host::affinity::bind_current_thread;
 use campanile_host::cache::Caches;
 use campanile_host::clock::now_ns;
 use campanile_host::copy::{Copier, streaming_isa};
-use campanile_host::memory::SharedMemory;
+use campanile_host::memory::{SharedMemory, Pages};
 use campanile_host::topology::Topology;
 use campanile_host::wait::{SpinPolicy, Step, Waiter};
 
@@ -177,7 +177,7 @@ impl SpinBarrier {
 }
 
 fn buffers(count: usize, bytes: usize) -> Result<Vec<SharedMemory>, campanile_host::memory::MemoryError> {
-    (0..count).map(|_| SharedMemory::create("copy_limits", bytes)).collect()
+    (0..count).map(|_| SharedMemory::create("copy_limits", bytes, Pages::Huge)).collect()
 }
 
 /// # Safety

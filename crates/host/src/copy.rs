@@ -287,7 +287,7 @@ mod tests {
             }
         };
         for (kernel, name) in kernels() {
-            let row = crate::memory::SharedMemory::create("row", ROW).expect("a page");
+            let row = crate::memory::SharedMemory::create("row", ROW, crate::memory::Pages::Small).expect("a page");
             let (written, read) = (AtomicUsize::new(0), AtomicUsize::new(0));
             std::thread::scope(|scope| {
                 scope.spawn(|| {

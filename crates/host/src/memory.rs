@@ -126,6 +126,16 @@ pub struct SharedMemory {
     mapping: Mapping,
 }
 
+/// On what pages memory is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// Huge ones where the kernel gives them, small ones elsewhere.
+    #[default]
+    Huge,
+    /// Small ones.
+    Small,
+}
+
 impl SharedMemory {
     /// New zeroed memory of `bytes` bytes, allocated and mapped. `name` shows up in `/proc/PID/maps` as
     /// `/memfd:name`; it need not be unique.
@@ -133,7 +143,7 @@ impl SharedMemory {
     /// # Errors
     /// [`MemoryError::Empty`], [`MemoryError::Name`], [`MemoryError::TooLittle`] before or while memory is claimed
     /// (all of it is given back), [`MemoryError::System`].
-    pub fn create(name: &str, bytes: usize) -> Result<Self, MemoryError> {
+    pub fn create(name: &str, bytes: usize, pages: Pages) -> Result<Self, MemoryError> {
         if bytes == 0 {
             return Err(MemoryError::Empty);
         }
@@ -150,7 +160,9 @@ impl SharedMemory {
             if start > 0 {
                 check_available(bytes, bytes - start)?;
             }
-            mapping.collapse(start, len);
+            if pages == Pages::Huge {
+                mapping.collapse(start, len);
+            }
             allocate(fd.as_fd(), start, len).map_err(|errno| out_of_memory(errno, bytes))?;
         }
         fcntl_add_seals(&fd, SEALS).map_err(system("sealing", bytes))?;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use campanile_host::channel::{Channel, ChannelError, Listener};
-use campanile_host::memory::SharedMemory;
+use campanile_host::memory::{SharedMemory, Pages};
 use campanile_host::process::Pidfd;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -24,8 +24,8 @@ fn mappings() -> (usize, usize) {
 
 fn use_everything() {
     let soon = || Instant::now() + Duration::from_secs(20);
-    let memory = SharedMemory::create("leaks", 5 << 20).expect("a little memory");
-    SharedMemory::create("leaks", 1 << 50).expect_err("too large");
+    let memory = SharedMemory::create("leaks", 5 << 20, Pages::Huge).expect("a little memory");
+    SharedMemory::create("leaks", 1 << 50, Pages::Huge).expect_err("too large");
     SharedMemory::open(memory.fd().try_clone_to_owned().expect("open"), 5).expect_err("another size");
 
     let listener = Listener::bind().expect("an address");

@@ -4,12 +4,12 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use campanile_host::memory::{HUGE_PAGE, MemoryError, SharedMemory, available};
+use campanile_host::memory::{HUGE_PAGE, MemoryError, SharedMemory, available, Pages};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 
 fn create(name: &str, bytes: usize) -> SharedMemory {
-    SharedMemory::create(name, bytes).expect("a little memory")
+    SharedMemory::create(name, bytes, Pages::Huge).expect("a little memory")
 }
 
 fn duplicate(memory: &SharedMemory) -> OwnedFd {
@@ -154,7 +154,7 @@ fn another_size_than_agreed_upon_is_not_opened() {
 fn more_than_there_is_is_an_error_with_both_numbers() {
     let there_is = usize::try_from(available().expect("/proc is mounted")).expect("64 bits");
     for bytes in [there_is + 1, there_is + (1 << 30), 1 << 50, usize::MAX] {
-        let error = SharedMemory::create("too large", bytes).expect_err("more than there is");
+        let error = SharedMemory::create("too large", bytes, Pages::Huge).expect_err("more than there is");
         let MemoryError::TooLittle { bytes: asked, available } = error else {
             panic!("{error:?}");
         };
@@ -166,10 +166,10 @@ fn more_than_there_is_is_an_error_with_both_numbers() {
 
 #[test]
 fn no_bytes_and_no_name_are_refused() {
-    let error = SharedMemory::create("empty", 0).expect_err("empty");
+    let error = SharedMemory::create("empty", 0, Pages::Huge).expect_err("empty");
     assert!(matches!(error, MemoryError::Empty), "{error:?}");
     for name in ["with\0NUL", &"x".repeat(250)] {
-        let error = SharedMemory::create(name, 1).expect_err("no name");
+        let error = SharedMemory::create(name, 1, Pages::Huge).expect_err("no name");
         assert!(matches!(error, MemoryError::Name { .. }), "{error:?}");
     }
     create(&"x".repeat(249), 1);
@@ -206,4 +206,10 @@ fn the_descriptor_is_not_inherited_by_programs() {
     let memory = create("close on exec", 1);
     let flags = rustix::io::fcntl_getfd(memory.fd().as_fd()).expect("open");
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+}
+
+#[test]
+fn small_pages_are_small() {
+    let memory = SharedMemory::create("small", 4 * HUGE_PAGE, Pages::Small).expect("a little memory");
+    assert_eq!(memory.huge_bytes(), 0);
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use campanile_host::channel::{Channel, ChannelError, Listener};
-use campanile_host::memory::SharedMemory;
+use campanile_host::memory::{SharedMemory, Pages};
 use campanile_host::process::{Pidfd, ProcessError, Signal, die_with_parent, node_identity};
 use campanile_host::wait::{futex_wait, futex_wake};
 
@@ -101,7 +101,7 @@ fn tampers_with_memory(channel: Channel) {
 
 #[test]
 fn memory_crosses_to_another_process_that_cannot_shrink_it() {
-    let memory = SharedMemory::create("crosses", BYTES).expect("a little memory");
+    let memory = SharedMemory::create("crosses", BYTES, Pages::Huge).expect("a little memory");
     // SAFETY: within the mapping; nobody else has it yet.
     unsafe { memory.as_ptr().add(BYTES - 1).write_volatile(1) };
     let (_peer, channel) = start("tampers with memory");
@@ -196,7 +196,7 @@ fn sleeps_on_a_word(channel: Channel) {
 
 #[test]
 fn a_wake_reaches_a_sleeper_in_another_process() {
-    let memory = SharedMemory::create("word", 4).expect("a little memory");
+    let memory = SharedMemory::create("word", 4, Pages::Huge).expect("a little memory");
     // SAFETY: aligned, within the mapping, and only used as an atomic by both processes.
     let word = unsafe { AtomicU32::from_ptr(memory.as_ptr().cast()) };
     let (_peer, channel) = start("sleeps on a word");

@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use campanile_core::{
-    AtomicityDomain, Caps, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, Memory, MemoryKind, Node, OpKind, OpenError,
+    AtomicityDomain, Caps, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, HugePages, Memory, MemoryKind, Node, OpKind, OpenError,
     OpenOptions, PeerClass, Pending, Queue, QueueOptions, QueueTarget, Rank, Reach, Region, RegionKey, RemoteKey,
     RemoteRegion, Request, Shutdown, SignalCaps, Transport, TransportInfo, Wait, WaitError,
 };
 use campanile_host::channel::{Channel, ChannelError, Listener};
-use campanile_host::memory::SharedMemory;
+use campanile_host::memory::{Pages, SharedMemory};
 use campanile_host::wait::SpinPolicy;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -309,6 +309,13 @@ fn mapped_bytes(bytes: usize) -> usize {
     bytes.max(1)
 }
 
+fn pages(huge: HugePages) -> Pages {
+    match huge {
+        HugePages::Auto => Pages::Huge,
+        HugePages::Never => Pages::Small,
+    }
+}
+
 /// An opened transport.
 pub(crate) struct ShmTransport {
     inner: Arc<Inner>,
@@ -318,11 +325,14 @@ impl ShmTransport {
     pub(crate) fn open(options: OpenOptions) -> Result<Self, OpenError> {
         let system = |reason: String| OpenError::System { transport: NAME, reason };
         let listener = Listener::bind().map_err(|error| system(error.to_string()))?;
-        let memory = SharedMemory::create("campanile-control", CONTROL_BYTES).map_err(|e| system(e.to_string()))?;
+        let memory = SharedMemory::create("campanile-control", CONTROL_BYTES, Pages::Small).map_err(|e| system(e.to_string()))?;
         let mut token = [0; 8];
         rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| system(format!("getrandom: {error}")))?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = match options.cores {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            cores => cores,
+        };
         let inner = Inner {
             spin: SpinPolicy::for_ranks(options.ranks_on_node, cores),
             options,
@@ -391,7 +401,7 @@ impl Transport for ShmTransport {
                 reason: format!("transport {NAME} has host memory only"),
             }));
         }
-        let memory = SharedMemory::create("campanile-window", mapped_bytes(bytes));
+        let memory = SharedMemory::create("campanile-window", mapped_bytes(bytes), pages(self.inner.options.huge_pages));
         Request::done(match memory {
             Ok(memory) => self.inner.region(Memory { address: memory.as_ptr(), bytes, kind }, Some(memory)),
             Err(error) => Err(ControlError::Memory { bytes, kind, reason: error.to_string() }),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use campanile_core::{
-    Agent, AtomicOp, Cancelled, Completion, Condition, ControlError, Event, FaultKind, Inline, LocalAddress, Memory,
+    Agent, AtomicOp, Cancelled, Completion, Condition, ControlError, Event, FaultKind, HugePages, Inline, LocalAddress, Memory,
     MemoryKind, Node, Op, OpenOptions, PeerClass, PostError, Queue, QueueError, QueueOptions, QueueTarget, Rank, Reach,
     Region, RemoteAddress, RemoteRegion, Shutdown, SignalAction, SignalUpdate, Strength, Transport, TransportPlugin,
     Wait, WaitError,
@@ -20,6 +20,8 @@ fn open(rank: usize, ranks: usize, timeout: Duration) -> Arc<dyn Transport> {
         ranks,
         node: Node::new("here"),
         ranks_on_node: ranks,
+        cores: 0,
+        huge_pages: HugePages::Auto,
         timeout,
     };
     ShmPlugin.open("node", options).expect("it opens")
@@ -410,6 +412,8 @@ fn reach_and_probe_explain_themselves() {
         ranks: 1,
         node: Node::new("here"),
         ranks_on_node: 1,
+        cores: 0,
+        huge_pages: HugePages::Never,
         timeout: TIMEOUT,
     };
     let refused = ShmPlugin.open("gpu0", options).err().expect("there is no such device");
