@@ -101,10 +101,11 @@ fn layouts(comm: &Arc<Communicator>) -> Result<Results, MoeError> {
     let mut outputs = vec![0; rows.len()];
     for (expert, (&start, &count)) in layout.starts.iter().zip(&layout.counts).enumerate() {
         assert_eq!(start % ALIGNMENT, 0);
-        // A real expert is one matrix product over `rows[start..start + count]`.
-        for place in start..start + count {
-            let of = place * ROW..(place + 1) * ROW;
-            scale(weights[place] * factor(expert as i32), &rows[of.clone()], &mut outputs[of]);
+        // A real expert is one matrix product over this run of rows.
+        let run = start * ROW..(start + count) * ROW;
+        let places = rows[run.clone()].chunks_exact(ROW).zip(outputs[run].chunks_exact_mut(ROW));
+        for ((x, y), weight) in places.zip(&weights[start..start + count]) {
+            scale(weight * factor(expert as i32), x, y);
         }
     }
     moe.combine(handle, Outputs::ExpertMajor { data: &outputs, layout: &layout }, expert_major, None)?;

@@ -3,7 +3,7 @@
 //! Most tests start a launcher as a process of its own (`tests/probe`), which exits with 99 if it left a child behind.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use campanile_bootstrap::{Exit, Failure, Launch, LaunchError, Output as RankOutput};
 use campanile_core::{Bind, Config, Rank};
 use campanile_host::process::{Pidfd, ProcessError, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, kill_process_group};
 
 const PROBE: &str = env!("CARGO_BIN_EXE_campanile-launch-probe");
@@ -158,13 +159,16 @@ fn long_lines_of_many_ranks_on_both_streams_are_never_torn() {
 
 #[test]
 fn every_rank_is_told_who_it_is_and_has_nothing_to_read() {
-    let script = "echo $CAMPANILE_RANK $CAMPANILE_LOCAL_RANK $CAMPANILE_WORLD_SIZE $CAMPANILE_BIND $EXTRA $(cat | wc -c) ${CAMPANILE_STORE:+store}";
+    let script = "echo $CAMPANILE_RANK $CAMPANILE_LOCAL_RANK $CAMPANILE_WORLD_SIZE $CAMPANILE_BIND $EXTRA ${CAMPANILE_STORE:+store}";
     let launch = Launch::new("sh", ["-c", script], 2).output(RankOutput::Captured).env("CAMPANILE_BIND", "none");
     let outcome = launch.env("EXTRA", "more").run().unwrap();
     let said: Vec<String> = outcome.ranks.iter().map(|rank| text(&rank.stdout)).collect();
-    assert_eq!(said, ["0 0 2 none more 0 store\n", "1 1 2 none more 0 store\n"]);
+    assert_eq!(said, ["0 0 2 none more store\n", "1 1 2 none more store\n"]);
     let outcome = Launch::new(PROBE, ["whoami"], 2).output(RankOutput::Captured).run().unwrap();
     assert_eq!(text(&outcome.ranks[1].stdout), "rank 1 of 2\n");
+    let mut child = Launcher::start(launcher(&[], "cat; echo end").stdin(Stdio::piped()).stdout(Stdio::piped()));
+    child.stdin.take().unwrap().write_all(b"of the launcher\n").unwrap();
+    assert_eq!(text(&child.output().stdout), "[0] end\n");
 }
 
 #[test]
@@ -203,6 +207,23 @@ fn a_rank_that_dies_by_a_signal_is_named_with_it() {
     let output = run(&["ranks=2", "grace=100ms"], "[ $CAMPANILE_RANK != 0 ] || kill -KILL $$; exec sleep 1000");
     assert_eq!(output.status.code(), Some(1));
     assert!(outcome(&output).starts_with("probe: rank 0 was killed by signal 9 (SIGKILL); rank 1 "), "{output:?}");
+}
+
+#[test]
+fn of_failures_at_the_same_time_the_one_by_a_signal_is_the_first() {
+    let script = "trap 'exit 1' USR1; echo $$; while :; do sleep 0.01; done";
+    let (child, lines, _rest) = start(&[], 2, script);
+    let by_rank =
+        |rank: u32| lines.iter().filter(|line| line.starts_with(&format!("[{rank}]"))).cloned().collect::<Vec<_>>();
+    let (exits, dies) = (pidfds(&by_rank(0)), pidfds(&by_rank(1)));
+    // The launcher sees neither before both.
+    send(&child, Signal::STOP);
+    exits[0].1.send_signal(Signal::USR1).unwrap();
+    assert_all_end(&exits);
+    dies[0].1.send_signal(Signal::KILL).unwrap();
+    assert_all_end(&dies);
+    send(&child, Signal::CONT);
+    assert_eq!(outcome(&child.output()), "probe: rank 1 was killed by signal 9 (SIGKILL); rank 0 exited with code 1");
 }
 
 #[test]
@@ -348,11 +369,11 @@ fn what_a_rank_leaves_running_does_not_outlive_it() {
 #[test]
 fn who_leaves_the_group_cannot_hold_up_the_job() {
     // A daemon that keeps the rank's stdout open and would write to it for ever.
-    let script = "setsid sh -c 'echo $$; while :; do echo noise; done' & read -r _ <fifo";
+    let script = "setsid sh -c 'echo $$; exec yes' & read -r _ <fifo";
     let directory = std::env::temp_dir().join(format!("campanile-daemon-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
     assert!(Command::new("mkfifo").arg(directory.join("fifo")).status().unwrap().success());
-    let mut command = launcher(&[], script);
+    let mut command = launcher(&["timeout=30s"], script);
     command.current_dir(&directory).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = Launcher::start(&mut command);
     let mut reader = BufReader::new(child.stdout.take().unwrap());
@@ -368,21 +389,25 @@ fn who_leaves_the_group_cannot_hold_up_the_job() {
 }
 
 #[test]
-fn a_slow_reader_misses_nothing() {
-    let script = "for i in $(seq 2000); do printf '%01000d\\n' $i; done; exit $CAMPANILE_RANK";
-    let mut child =
-        Launcher::start(launcher(&["ranks=2", "grace=50ms"], script).stdout(Stdio::piped()).stderr(Stdio::null()));
-    // Nothing is read before the launcher, which holds 1 MiB, and the pipes have no room for more: all is stuck.
-    let mut stdout = child.stdout.take().unwrap();
-    assert!(!Pidfd::open(child.id()).unwrap().wait(Instant::now() + Duration::from_millis(500)).unwrap());
+fn a_slow_reader_holds_the_ranks_up_and_misses_nothing() {
+    let script = "for i in $(seq 2000); do printf '%01000d\\n' $i; done; echo written >&2; exit $CAMPANILE_RANK";
+    let mut command = launcher(&["ranks=2", "grace=50ms"], script);
+    let mut child = Launcher::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    // Nothing is read yet, and the launcher, which holds 1 MiB, and the pipes have no room for all.
+    let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut written = [PollFd::new(&stderr, PollFlags::IN)];
+    assert_eq!(poll(&mut written, Some(&Timespec { tv_sec: 0, tv_nsec: 500_000_000 })).unwrap(), 0);
     let mut all = String::new();
     stdout.read_to_string(&mut all).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1));
     for rank in 0..2 {
         let lines: Vec<&str> = all.lines().filter(|line| line.starts_with(&format!("[{rank}] "))).collect();
         assert_eq!(lines.len(), 2000);
         assert!(lines.iter().zip(1..).all(|(line, i)| *line == format!("[{rank}] {i:01000}")));
     }
+    let mut errors = String::new();
+    stderr.read_to_string(&mut errors).unwrap();
+    assert!(errors.contains("[0] written\n") && errors.contains("[1] written\n"), "{errors}");
+    assert!(errors.ends_with("probe: rank 1 exited with code 1; rank 0 exited with code 0\n"), "{errors}");
 }
 
 #[test]

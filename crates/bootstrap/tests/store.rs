@@ -211,8 +211,11 @@ fn nonsense_loses_its_connection_and_nothing_else() {
         let mut stream = raw(&store);
         stream.write_all(&bytes).unwrap();
         let mut rest = Vec::new();
-        // Reset, if the server had not read all.
-        let _ = stream.read_to_end(&mut rest);
+        match stream.read_to_end(&mut rest) {
+            Ok(_) => {}
+            // The server had not read all.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{what}: {error}"),
+        }
         assert!(rest.is_empty(), "{what}: {rest:?}");
     }
     assert_eq!(client(&store, 0).get("key", Duration::ZERO).unwrap(), None);

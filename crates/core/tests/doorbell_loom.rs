@@ -165,7 +165,7 @@ fn posts_are_executed_in_order() {
     };
     let execute: fn(&Ring) = |shared| shared.note(shared.execute().into());
     let outcomes = explore(
-        2,
+        3,
         || Ring::new(4),
         [produce_10, produce_20, execute],
         |shared| {
@@ -229,7 +229,7 @@ fn turns_chain_visibility() {
         shared.note(shared.execute().into());
     };
     let outcomes = explore(
-        3,
+        4,
         || Ring::new(2),
         [produce_10, produce_20, execute],
         |shared| {
@@ -257,7 +257,7 @@ fn slots_are_reused_after_completion() {
         shared.ring();
     };
     let execute: fn(&Ring) = |shared| shared.note((shared.execute() + shared.execute()).into());
-    let outcomes = explore(4, setup, [produce, execute], |shared| {
+    let outcomes = explore(6, setup, [produce, execute], |shared| {
         shared.execute();
         assert_eq!(shared.done(), [10, 20]);
         shared.notes()[0]
@@ -326,7 +326,7 @@ fn sources_are_reusable_after_wait() {
         };
         shared.ring.ring.execute(run).expect("sound");
     };
-    explore(4, setup, [produce, execute], |shared| assert_eq!(shared.ring.notes(), [7]));
+    explore(6, setup, [produce, execute], |shared| assert_eq!(shared.ring.notes(), [7]));
 }
 
 /// Each thread rings once, at its own time: in the end the engine knows of all.
@@ -337,7 +337,7 @@ fn no_ring_is_lost() {
         shared.ring();
     };
     explore(
-        3,
+        6,
         || Ring::new(2),
         [produce, produce],
         |shared| {
@@ -370,7 +370,7 @@ fn doorbell_values_only_grow() {
         };
         shared.ring.ring.ring(bell).expect("sound");
     };
-    let outcomes = explore(4, setup, [produce, produce], |shared| shared.ring.notes());
+    let outcomes = explore(6, setup, [produce, produce], |shared| shared.ring.notes());
     assert_eq!(outcomes, [vec![after_start(1), after_start(2)], vec![after_start(2)]].into());
 }
 
@@ -419,7 +419,7 @@ fn completion_error_is_sticky() {
         assert!(matches!(waited, Err(TicketError::Poisoned(poisoned)) if poisoned.fault == FAULT), "{waited:?}");
         assert_eq!(shared.ring.test(Written::from_raw(after_start(1))), Ok(true));
     };
-    explore(4, setup, [execute, wait], |shared| assert!(shared.ring.check().is_err()));
+    explore(6, setup, [execute, wait], |shared| assert!(shared.ring.check().is_err()));
     // A look that sees the fault sees what completed before it.
     let look: fn(&Ring) = |shared| {
         let good = shared.ring.test(Written::from_raw(after_start(1))).expect("it does not fail");
@@ -448,7 +448,7 @@ fn cancel_keeps_prefixes() {
     let execute: fn(&Ring) = |shared| {
         shared.execute();
     };
-    let outcomes = explore(4, setup, [cancel, execute], |shared| {
+    let outcomes = explore(6, setup, [cancel, execute], |shared| {
         assert_eq!(shared.ring.test(Written::from_raw(after_start(2))), Ok(true), "a cancelled ticket completes, too");
         (shared.notes()[0] == 1, shared.done())
     });
@@ -595,7 +595,7 @@ fn flush_is_a_snapshot() {
         shared.note(ticket.raw().wrapping_sub(START));
         shared.state();
     };
-    let outcomes = explore(4, setup, [produce, flush], |shared| {
+    let outcomes = explore(6, setup, [produce, flush], |shared| {
         let state = shared.state();
         assert_eq!((state.written.raw(), state.rung.raw()), (after_start(3), START), "{state}");
         shared.notes()[0]
@@ -685,6 +685,6 @@ fn skipped_turn_is_a_named_error() {
     let flush: fn(&(DoorbellQueue, Mutex<bool>)) = |(queue, _)| {
         historic::flush(queue, |_| {});
     };
-    let outcomes = explore(4, setup, [produce, flush], |(_, skipped)| *skipped.lock().expect("no panic"));
+    let outcomes = explore(6, setup, [produce, flush], |(_, skipped)| *skipped.lock().expect("no panic"));
     assert_eq!(outcomes, [false, true].into());
 }

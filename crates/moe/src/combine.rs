@@ -4,6 +4,9 @@
 //! push the owner writes them into the source's `returns`, a chunk at a time, and the source sums a token as soon as
 //! every owner has returned its row. Either way a sum ascends by rank, so the bits are the same.
 
+use std::ops::Range;
+
+use campanile_host::clock::now_ns;
 use campanile_host::copy::Copier;
 
 use crate::arithmetic::Store;
@@ -44,10 +47,14 @@ impl Moe {
                     let results = self.protocol.results(round, owner, rows)?;
                     self.wait("moe combine", results)?;
                 }
-                self.sum_tokens(round, 0..self.tokens(round), out);
+                let store = if self.stream_sums.choose(out.len()) { Store::Streaming } else { Store::Cached };
+                let start = now_ns();
+                self.sum_tokens(round, 0..self.tokens(round), out, store);
+                self.stream_sums.record(out.len(), now_ns() - start);
             }
             Combine::Push => {
                 let tokens = self.tokens(round);
+                let store = if Copier::for_bytes(out.len()).is_streaming() { Store::Streaming } else { Store::Cached };
                 for first in (0..tokens).step_by(ADVANCE_EVERY) {
                     let chunk = first..tokens.min(first + ADVANCE_EVERY);
                     for token in chunk.clone() {
@@ -57,7 +64,7 @@ impl Moe {
                             self.wait("moe combine", results)?;
                         }
                     }
-                    self.sum_tokens(round, chunk, out);
+                    self.sum_tokens(round, chunk, out, store);
                 }
             }
         }
@@ -183,11 +190,10 @@ impl Moe {
         unsafe { base.as_ptr().add(at).cast_const() }
     }
 
-    fn sum_tokens(&mut self, round: Round, tokens: std::ops::Range<usize>, out: &mut [u8]) {
+    fn sum_tokens(&mut self, round: Round, tokens: Range<usize>, out: &mut [u8], store: Store) {
         let config = self.plan.config();
         let (dtype, hidden) = (config.combine_dtype, config.hidden);
         let row_bytes = dtype.row_bytes(hidden);
-        let store = if Copier::for_bytes(out.len()).is_streaming() { Store::Streaming } else { Store::Cached };
         let mut rows = std::mem::take(&mut self.scratch.rows);
         for token in tokens {
             rows.clear();

@@ -4,6 +4,7 @@
 //! this rank's own window and put as runs, one a plane. Routing travels first and its word is raised, so that an owner
 //! knows what comes while the rows are still under way.
 
+use campanile_host::clock::now_ns;
 use campanile_host::copy::Copier;
 
 use crate::error::MoeError;
@@ -44,14 +45,16 @@ impl Moe {
         let config = self.plan.config();
         let row = config.dtype.row_bytes(config.hidden);
         let written: usize = self.routes[round.set.index()].counts().iter().map(|&rows| rows as usize * row).sum();
-        let copier = Copier::for_bytes(written);
-        match config.mode {
+        let copier = if self.stream_rows.choose(written) { Copier::streaming() } else { Copier::TEMPORAL };
+        let start = now_ns();
+        match self.plan.config().mode {
             MoeMode::Throughput => self.send_by_token(round, tokens, &copier)?,
             MoeMode::LowLatency => self.send_by_owner(round, tokens, &copier)?,
             // Rows that stay in the cache are cheap to read once more for each owner.
-            MoeMode::Auto if copier.is_streaming() => self.send_by_token(round, tokens, &copier)?,
+            MoeMode::Auto if Copier::for_bytes(written).is_streaming() => self.send_by_token(round, tokens, &copier)?,
             MoeMode::Auto => self.send_by_owner(round, tokens, &copier)?,
         }
+        self.stream_rows.record(written, now_ns() - start);
         for peer in self.peers() {
             if self.window.map(peer).is_none() {
                 self.put_runs(round, peer)?;

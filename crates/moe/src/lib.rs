@@ -18,6 +18,7 @@ pub mod protocol;
 mod received_rows;
 mod route;
 pub mod routing;
+mod stream_choice;
 mod tokens;
 
 pub use dtype::DType;

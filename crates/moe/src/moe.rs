@@ -21,6 +21,7 @@ use crate::plan::{MoeConfig, Plan, PlanPaths};
 use crate::protocol::{Combine, Epoch, Misuse, Protocol, Round, Set, WordCondition, WordMap, WordStore};
 use crate::received_rows::ReceivedRows;
 use crate::route::Routes;
+use crate::stream_choice::StreamChoice;
 use crate::tokens::Tokens;
 
 /// An MoE operation of one rank.
@@ -39,6 +40,10 @@ pub struct Moe {
     pub(crate) received: Vec<Vec<u32>>,
     pub(crate) kernels: &'static Kernels,
     pub(crate) scratch: Scratch,
+    /// Whether rows of dispatch are streamed.
+    pub(crate) stream_rows: StreamChoice,
+    /// Whether sums of combine are streamed.
+    pub(crate) stream_sums: StreamChoice,
     operation: u64,
 }
 
@@ -113,6 +118,8 @@ impl Moe {
                 unpublished: vec![0; ranks],
                 cursors: vec![0; plan.local_experts()],
             },
+            stream_rows: StreamChoice::new(),
+            stream_sums: StreamChoice::new(),
             operation: OPERATIONS.fetch_add(1, Ordering::Relaxed),
             comm: Arc::clone(comm),
             plan,

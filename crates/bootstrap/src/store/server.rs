@@ -109,13 +109,15 @@ impl Server {
                 tracing::error!(%errno, "the store ends: poll failed");
                 return;
             }
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let events: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
             drop(fds);
-            if ready[0] {
+            if !events[0].is_empty() {
                 return;
             }
-            for (client, _) in self.clients.iter_mut().zip(&ready[2..]).filter(|(_, ready)| **ready) {
-                client.receive();
+            for (client, events) in self.clients.iter_mut().zip(&events[2..]) {
+                if events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+                    client.receive();
+                }
             }
             // An answer to one may complete the wait of another, whose later requests can go on then.
             let mut answered = true;
@@ -128,7 +130,7 @@ impl Server {
             let before = self.clients.len();
             self.clients.retain(|client| !client.done());
             self.exhausted &= self.clients.len() == before;
-            if ready[1] {
+            if !events[1].is_empty() {
                 self.accept();
             }
         }
@@ -292,9 +294,6 @@ impl Client {
     }
 
     fn receive(&mut self) {
-        if !self.output.is_empty() {
-            return;
-        }
         let mut buffer = [0_u8; 64 << 10];
         match self.stream.read(&mut buffer) {
             Ok(0) => self.ended = true,
