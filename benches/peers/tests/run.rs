@@ -32,7 +32,7 @@ fn run(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
         .args(["--quick", "--output"])
         .arg(folder)
         .args(args)
-        .env_remove("CAMPANILE_PEERS")
+        .env_remove("PEERS")
         .envs(env.iter().copied())
         .output()
         .unwrap()

@@ -33,13 +33,15 @@ pub use campanile_moe as moe;
 pub use campanile_shm as shm;
 
 pub use campanile_collectives::Barrier;
+pub use campanile_bootstrap::configuration;
 pub use campanile_core::{
-    Arena, CommError, CommOptions, Communicator, Completion, Condition, Config, Fault, FaultKind, MemoryKind, Op, Path,
-    Queue, Rank, Team, Ticket, Transport, TransportPlugin, Wait, Window,
+    Agent, Arena, AtomicOp, CommError, CommOptions, Communicator, Completion, Condition, Config, Fault, FaultKind,
+    LocalAddress, MemoryKind, MoeCombine, MoeMode, Op, Path, Queue, QueueOptions, QueueTarget, Rank, RemoteAddress,
+    SignalAction, SignalUpdate, Strength, Team, Ticket, Transport, TransportPlugin, Wait, Window,
 };
 pub use campanile_moe::protocol::Set;
 pub use campanile_moe::{
-    DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, Outputs, Plan, Problem, ReceivedRows, RowMeta, Tokens,
+    DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, OpenRound, Outputs, Plan, PlanPaths, Problem, ReceivedRows, RowMeta, Tokens,
 };
 pub use threads::threads;
 pub use world::{WorldError, options, plugin, plugins, world};

@@ -110,7 +110,8 @@ fn print(info: &Info) {
     let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
     println!("\nMachine");
     println!("  {} cores, {} CPUs this process may use", machine.cores, machine.cpus);
-    println!("  L2 {:.1} MiB, last level {:.1} MiB", mib(machine.l2_bytes), mib(machine.last_level_bytes));
+    let size = |bytes: usize| if bytes == 0 { "unknown".to_owned() } else { format!("{:.1} MiB", mib(bytes)) };
+    println!("  L2 {}, last level {}", size(machine.l2_bytes), size(machine.last_level_bytes));
     if let Some(available) = machine.available_memory_bytes {
         println!("  {:.1} GiB of memory available", available as f64 / (1u64 << 30) as f64);
     }

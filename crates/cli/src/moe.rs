@@ -18,7 +18,7 @@ use crate::limit::Limit;
 use crate::moe_file::{self, GenerateOptions, generate};
 use crate::moe_report::{Phase, Report, Run, Shape, Verification};
 use crate::progress;
-use crate::ranks::{Options, Ranks};
+use crate::ranks::{Options, Ranks, named};
 
 /// Arguments of `campanile moe`.
 #[derive(clap::Args, Debug)]
@@ -36,11 +36,11 @@ pub struct Args {
     /// Number of ranks; with --input, that of the file [default: 4]
     #[arg(long, short = 'n')]
     ranks: Option<usize>,
-    /// Schedule of dispatch: auto, throughput or low-latency
-    #[arg(long)]
+    /// Schedule of dispatch
+    #[arg(long, value_parser = named::<MoeMode>(&["auto", "throughput", "low-latency"]))]
     mode: Option<MoeMode>,
-    /// Who moves the results: auto, pull or push
-    #[arg(long)]
+    /// Who moves the results
+    #[arg(long, value_parser = named::<MoeCombine>(&["auto", "pull", "push"]))]
     combine: Option<MoeCombine>,
     /// In which layout the experts work: rows, compact or expert-major
     #[arg(long, value_parser = layout, default_value = "rows")]
@@ -133,18 +133,26 @@ pub fn rows(problem: &Problem) -> Vec<Vec<u64>> {
 }
 
 /// Spans of the copies of what dispatch and what combine moves, if they can be had.
-fn measure_limits(comm: &Arc<Communicator>, problem: &Problem) -> anyhow::Result<Option<[[u64; 2]; 2]>> {
+fn measure_limits(comm: &Arc<Communicator>, problem: &Problem) -> anyhow::Result<Option<Copies>> {
     let rows = rows(problem);
     let mut barrier = Barrier::new(comm)?;
-    let mut spans = [[0; 2]; 2];
-    for (span, row) in spans.iter_mut().zip(row_bytes(problem)) {
+    let mut spans = Copies::default();
+    for (copies, row) in spans.iter_mut().zip(row_bytes(problem)) {
         let bytes = rows[comm.rank()].iter().map(|&rows| rows as usize * row).collect();
         let most = rows.iter().flatten().max().map_or(0, |&rows| rows as usize * row);
         let Some(limit) = Limit::new(comm, bytes, most)? else { return Ok(None) };
-        *span = limit.copy(&mut barrier)?;
+        for _ in 0..COPIES {
+            copies.push(limit.copy(&mut barrier)?);
+        }
     }
     Ok(Some(spans))
 }
+
+/// Copies of which the fastest is the limit: one alone is at the mercy of whatever else runs.
+const COPIES: usize = 5;
+
+/// Spans of a rank's copies of what dispatch and what combine moves.
+type Copies = [Vec<[u64; 2]>; 2];
 
 /// What stands before the tensors of a rank's result.
 #[derive(Serialize, Deserialize)]
@@ -152,12 +160,12 @@ struct Header {
     combine: String,
     dispatch: [u64; 2],
     combine_span: [u64; 2],
-    limits: Option<[[u64; 2]; 2]>,
+    limits: Option<Copies>,
     /// Bytes of each tensor.
     lengths: [usize; 7],
 }
 
-fn encode(exchanged: &Exchanged, limits: Option<[[u64; 2]; 2]>) -> Vec<u8> {
+fn encode(exchanged: &Exchanged, limits: Option<Copies>) -> Vec<u8> {
     let RankOutput { out, out_weights, received } = &exchanged.output;
     let f32s = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
     let i32s = |values: &[i32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
@@ -181,7 +189,7 @@ fn encode(exchanged: &Exchanged, limits: Option<[[u64; 2]; 2]>) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], &header, &tensors.concat()].concat()
 }
 
-fn decode(bytes: &[u8]) -> Option<(Exchanged, Option<[[u64; 2]; 2]>)> {
+fn decode(bytes: &[u8]) -> Option<(Exchanged, Option<Copies>)> {
     let (length, bytes) = bytes.split_first_chunk::<8>()?;
     let (header, mut bytes) = bytes.split_at_checked(u64::from_le_bytes(*length) as usize)?;
     let header: Header = serde_json::from_slice(header).ok()?;
@@ -216,13 +224,14 @@ pub fn main(args: &Args) -> Result<(), Error> {
     }
     let options = &args.ranks_options;
     let config = campanile::bootstrap::configuration().map_err(Error::input)?;
+    let combine = args.combine.unwrap_or(config.moe_combine());
     let mut exchange = Exchange {
         input: args.input.clone(),
         ranks: args.ranks.unwrap_or(4),
         combine_dtype: args.combine_dtype.map(|dtype| dtype.name().to_owned()),
         layout: args.layout.name().to_owned(),
         mode: args.mode.unwrap_or(config.moe_mode()).to_string(),
-        combine: args.combine.unwrap_or(config.moe_combine()).to_string(),
+        combine: combine.to_string(),
         keep_received: args.dump_recv,
     };
     if exchange.ranks == 0 {
@@ -240,7 +249,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         return Err(Error::input(anyhow!("--ranks is {ranks}, but the file has {found} ranks (x.0 to x.{})", found - 1)));
     }
     exchange.ranks = problem.ranks.len();
-    let ranks = Ranks::new(exchange.ranks, options)?;
+    let ranks = Ranks::new(exchange.ranks, options, Some(combine))?;
 
     let spinner = progress::spinner("exchanging");
     let results = ranks.run(&Job::Moe(exchange.clone()), |comm| exchange.run(comm, &problem))?;
@@ -320,15 +329,16 @@ fn report(
     problem: &Problem,
     combine: MoeCombine,
     spans: &[Times],
-    limits: &[Option<[[u64; 2]; 2]>],
+    limits: &[Option<Copies>],
     verification: Verification,
 ) -> Report {
     let rows = rows(problem);
     let wire: u64 = rows.iter().enumerate().map(|(s, row)| row.iter().sum::<u64>() - row[s]).sum();
     let phase = |which: usize, row: usize, spans: Vec<[u64; 2]>| {
-        let copies: Option<Vec<_>> = limits.iter().map(|limits| Some(limits.as_ref()?[which])).collect();
+        let copies: Option<Vec<_>> = limits.iter().map(|limits| Some(&limits.as_ref()?[which])).collect();
         let limit = copies.map(|copies| {
-            let us = Phase::new(row as u64, &copies, None).us;
+            let of_all = |copy: usize| copies.iter().map(|rank| rank[copy]).collect::<Vec<_>>();
+            let us = (0..COPIES).map(|copy| Phase::new(row as u64, &of_all(copy), None).us).fold(f64::INFINITY, f64::min);
             (wire * row as u64) as f64 / us / 1e3
         });
         Phase::new(row as u64, &spans, limit.filter(|limit| limit.is_finite()))

@@ -6,7 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use campanile::bootstrap::{Launch, Output};
 use campanile::core::{Bind, Config};
-use campanile::{Communicator, Path, threads};
+use campanile::{Communicator, MoeCombine, Path, threads};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use crate::exit::Error;
@@ -38,14 +39,30 @@ pub struct Options {
     #[arg(long = "as", value_name = "KIND", default_value = "processes")]
     pub ranks_as: RanksAs,
     /// Upper bound of every wait: seconds, or with a unit (30s, 500ms)
-    #[arg(long, value_parser = campanile::core::parse_duration)]
+    #[arg(long, value_parser = duration)]
     pub timeout: Option<Duration>,
     /// How windows reach peers: auto, load-store or queue
     #[arg(long, value_parser = path)]
     pub path: Option<Path>,
-    /// Bind ranks that are processes to cores: cores or none
-    #[arg(long)]
+    /// Bind ranks that are processes to cores
+    #[arg(long, value_parser = named::<Bind>(&["cores", "none"]))]
     pub bind: Option<Bind>,
+}
+
+/// A time above 0.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let parsed = campanile::core::parse_duration(text);
+    parsed.map_err(|_| "a time above 0: seconds, or with a unit (30s, 500ms, 2min)".to_owned())
+}
+
+/// One of the named values of a type.
+pub fn named<T: std::str::FromStr + Clone + Send + Sync + 'static>(
+    names: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).map(|name| match name.parse() {
+        Ok(value) => value,
+        Err(_) => unreachable!("the names are those of the type"),
+    })
 }
 
 fn path(name: &str) -> Result<Path, String> {
@@ -62,8 +79,8 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// `count` ranks, configured by the environment and the options, which win.
-    pub fn new(count: usize, options: &Options) -> Result<Self, Error> {
+    /// `count` ranks, configured by the environment and the options, which win; `combine` if results are to be combined so.
+    pub fn new(count: usize, options: &Options, combine: Option<MoeCombine>) -> Result<Self, Error> {
         let mut config = campanile::bootstrap::configuration().map_err(Error::input)?;
         if let Some(timeout) = options.timeout {
             config = config.with_timeout(timeout).map_err(Error::input)?;
@@ -75,6 +92,9 @@ impl Ranks {
             config = config.with_bind(bind).map_err(Error::input)?;
         }
         campanile::plugin(&config).map_err(Error::input)?;
+        if config.path() == Path::Queue && combine == Some(MoeCombine::Pull) {
+            return Err(Error::input(anyhow!("combine pull reads peers' memory, which path queue forbids; use push")));
+        }
         if count == 0 {
             return Err(Error::input(anyhow!("--ranks is 0; a job has at least one rank")));
         }

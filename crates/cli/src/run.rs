@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use campanile::bootstrap::Launch;
-use campanile::core::{Bind, parse_duration};
+use campanile::core::Bind;
 
 use crate::exit::Error;
+use crate::ranks::{duration, named};
 
 /// Options of `campanile run`.
 #[derive(clap::Args, Debug)]
@@ -19,10 +20,10 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "N")]
     ranks: usize,
     /// Upper bound of the whole job: seconds, or with a unit (30s, 2min)
-    #[arg(long, value_parser = parse_duration)]
+    #[arg(long, value_parser = duration)]
     timeout: Option<Duration>,
     /// Bind ranks to cores: cores or none
-    #[arg(long)]
+    #[arg(long, value_parser = named::<Bind>(&["cores", "none"]))]
     bind: Option<Bind>,
     /// The program that each rank runs, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]

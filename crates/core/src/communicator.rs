@@ -127,6 +127,12 @@ impl Shared {
         }
     }
 
+    #[inline]
+    pub(crate) fn wait(&self, wait: &Wait<'_>) -> Result<u64, CommError> {
+        self.check()?;
+        self.transport.signal_wait(wait).map_err(|error| self.fail(error.into()))
+    }
+
     /// Makes an error sticky and tells the other ranks; returns it.
     pub(crate) fn fail(&self, error: CommError) -> CommError {
         if self.error.set(error.clone()).is_ok() && error.fault().is_none() {
@@ -361,8 +367,7 @@ impl Communicator {
     /// [`CommError::Wait`], or [`CommError::Failed`] after an earlier error.
     #[inline]
     pub fn wait(&self, wait: &Wait<'_>) -> Result<u64, CommError> {
-        self.shared.check()?;
-        self.shared.transport.signal_wait(wait).map_err(|error| self.shared.fail(error.into()))
+        self.shared.wait(wait)
     }
 
     /// Ends all waits of all ranks with an error that names this rank.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::{Condition, Fault, MemoryKind, Rank};
+use crate::{Condition, Fault, MemoryKind, Rank, WordValue};
 
 /// A transport could not be opened on a device.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -247,7 +247,13 @@ impl std::fmt::Display for WaitState {
         write!(
             f,
             "{} waited for {} of {} (epoch {}, offset {}): expected {}, seen {}",
-            self.rank, self.slot, self.peer, self.epoch, self.offset, self.expected, self.seen
+            self.rank,
+            self.slot,
+            self.peer,
+            self.epoch,
+            self.offset,
+            self.expected,
+            WordValue(self.seen)
         )
     }
 }
@@ -281,7 +287,7 @@ pub enum BootstrapError {
 #[non_exhaustive]
 pub enum CommError {
     /// It failed before, and stays failed.
-    #[error("the communicator failed before: {0}; make a new one without the culprit")]
+    #[error("the communicator failed before and stays failed; the first error was: {0}")]
     Failed(Box<CommError>),
     /// A wait failed.
     #[error(transparent)]

@@ -53,7 +53,7 @@ pub use queue::{Cancelled, Initiator, Queue, QueueOptions, QueueTarget};
 pub use rank::Rank;
 pub use region::{Region, RegionKey, RemoteKey, RemoteRegion};
 pub use request::{Pending, Request};
-pub use signal::{Condition, SignalAction, Strength, Wait};
+pub use signal::{Condition, SignalAction, Strength, Wait, WordValue};
 pub use team::{Team, TeamError};
 pub use ticket::{Agent, Completion, Ticket};
 pub use transport::{DeviceView, Event, OpenOptions, Probed, Shutdown, Transport, TransportInfo, TransportPlugin};

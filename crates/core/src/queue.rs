@@ -37,6 +37,11 @@ pub struct QueueOptions {
     pub ordered: bool,
 }
 
+impl QueueOptions {
+    /// Most slots of a queue that a host allocates: some 6 MB of commands.
+    pub const MAX_DEPTH: usize = 1 << 16;
+}
+
 impl Default for QueueOptions {
     fn default() -> Self {
         Self { depth: 256, initiator: Initiator::Host, ordered: false }

@@ -42,8 +42,27 @@ impl Condition {
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AtLeast(value) => write!(f, "at least {value}"),
+            Self::AtLeast(value) => write!(f, "at least {}", WordValue(*value)),
             Self::Tag { mask, value } => write!(f, "{value:#x} under {mask:#x}"),
+        }
+    }
+}
+
+/// A word for people: a number, or {epoch, count} where the upper half is used.
+///
+/// ```
+/// use campanile_core::WordValue;
+/// assert_eq!(WordValue(7).to_string(), "7");
+/// assert_eq!(WordValue((3 << 32) | 5).to_string(), "(3, 5)");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WordValue(pub u64);
+
+impl fmt::Display for WordValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 >> 32 {
+            0 => write!(f, "{}", self.0),
+            epoch => write!(f, "({epoch}, {})", self.0 as u32),
         }
     }
 }

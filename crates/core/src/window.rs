@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::communicator::Shared;
 use crate::{
-    CommError, Completion, LocalAddress, MemoryKind, Op, PostError, Region, RemoteAddress, RemoteRegion, SignalAction,
-    SignalUpdate, Strength, Team, Ticket,
+    CommError, Completion, Condition, LocalAddress, MemoryKind, Op, PostError, Region, RemoteAddress, RemoteRegion, SignalAction,
+    SignalUpdate, Strength, Team, Ticket, Wait,
 };
 
 /// Symmetric memory of a team.
@@ -156,6 +156,53 @@ impl Window {
         }
     }
 
+    /// Writes into this rank's own part.
+    ///
+    /// # Errors
+    /// [`CommError::Misuse`] if the range is outside the window.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CommError> {
+        self.check_range("the window", self.bytes(), offset, bytes.len())?;
+        // SAFETY: the range was checked, the region lives as long as `self`, `bytes` is the caller's; that no peer
+        // touches the range meanwhile is the ordering contract.
+        unsafe { std::ptr::copy(bytes.as_ptr(), self.inner.region.address().add(offset), bytes.len()) };
+        Ok(())
+    }
+
+    /// Reads from this rank's own part.
+    ///
+    /// # Errors
+    /// [`CommError::Misuse`] if the range is outside the window.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CommError> {
+        self.check_range("the window", self.bytes(), offset, bytes.len())?;
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy(self.inner.region.address().add(offset), bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Waits until the word at `offset` of this rank's part, which only the member at `position` writes, fulfils
+    /// `condition`; returns it. `what` is for the error.
+    ///
+    /// # Errors
+    /// [`CommError::Wait`] if the member died, stalled or aborted; sticky.
+    pub fn wait(
+        &self,
+        position: usize,
+        offset: usize,
+        condition: Condition,
+        what: &'static str,
+    ) -> Result<u64, CommError> {
+        let inner = &*self.inner;
+        inner.shared.wait(&Wait {
+            region: &inner.region,
+            offset,
+            condition,
+            peer: inner.team.member(position),
+            operation: what,
+            slot: "signal",
+            epoch: 0,
+        })
+    }
+
     /// Waits until the sources of all earlier puts to that member are reusable.
     ///
     /// # Errors
@@ -217,7 +264,7 @@ impl Window {
             return Ok(());
         }
         let reason = format!("{bytes} bytes at {offset} are outside {what} of {limit} bytes");
-        Err(CommError::Misuse { what: "put", reason })
+        Err(CommError::Misuse { what: "window", reason })
     }
 }
 

@@ -4,7 +4,8 @@ use crate::protocol::Round;
 
 /// One open round: from a dispatch to its combine or release, which take it.
 ///
-/// Dropping it leaves the round open: the next dispatch on its set is refused, on this rank, at once.
+/// Dropping it (or losing it to a call that refused its arguments) leaves the round open: the next dispatch on its set is
+/// refused, on this rank, at once, until [`Moe::open_round`](crate::Moe::open_round) has given it back.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "a round that is neither combined nor released keeps its set"]
 pub struct Handle {
@@ -18,6 +19,17 @@ impl Handle {
     pub fn round(&self) -> Round {
         self.round
     }
+}
+
+/// Where an open round is, for a caller that lost its handle: see [`Moe::open_round`](crate::Moe::open_round).
+#[derive(Debug, PartialEq, Eq)]
+pub enum OpenRound {
+    /// Sent, not received.
+    Dispatching(Dispatching),
+    /// Received.
+    Dispatched(Handle),
+    /// Results given back, those of the others not summed.
+    Combining(Combining),
 }
 
 /// A dispatch that has been sent but not received.

@@ -23,7 +23,7 @@ mod tokens;
 
 pub use dtype::DType;
 pub use error::MoeError;
-pub use handle::{Combining, Dispatching, Handle};
+pub use handle::{Combining, Dispatching, Handle, OpenRound};
 pub use layout::ExpertLayout;
 pub use moe::Moe;
 pub use outputs::Outputs;

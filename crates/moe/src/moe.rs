@@ -15,10 +15,10 @@ use campanile_core::{Communicator, Condition, MemoryKind, MoeCombine, Path, Wait
 
 use crate::arithmetic::Kernels;
 use crate::error::MoeError;
-use crate::handle::{Combining, Dispatching, Handle};
+use crate::handle::{Combining, Dispatching, Handle, OpenRound};
 use crate::outputs::Outputs;
 use crate::plan::{MoeConfig, Plan, PlanPaths};
-use crate::protocol::{Combine, Epoch, Misuse, Protocol, Round, Set, WordCondition, WordMap, WordStore};
+use crate::protocol::{Combine, Epoch, Misuse, Phase, Protocol, Round, Set, WordCondition, WordMap, WordStore};
 use crate::received_rows::ReceivedRows;
 use crate::route::Routes;
 use crate::stream_choice::StreamChoice;
@@ -280,6 +280,23 @@ impl Moe {
                 moe.publish(&done)?;
             }
             Ok(moe.protocol.finish(round)?)
+        })
+    }
+
+    /// The handle of the round that is open on `set`, for a caller that dropped it or lost it to a call that refused its
+    /// arguments.
+    ///
+    /// # Errors
+    /// [`MoeError::Misuse`] if there is no such set.
+    pub fn open_round(&self, set: Set) -> Result<Option<OpenRound>, MoeError> {
+        let Some(round) = self.protocol.open_round(set)? else { return Ok(None) };
+        let handle = Handle { round, operation: self.operation };
+        Ok(match self.protocol.last_phase(round)? {
+            Some(Phase::DispatchSend) => Some(OpenRound::Dispatching(Dispatching(handle))),
+            Some(Phase::DispatchReceive) => Some(OpenRound::Dispatched(handle)),
+            Some(Phase::CombineSend) => Some(OpenRound::Combining(Combining(handle))),
+            // A phase that failed: the operation is over.
+            _ => None,
         })
     }
 

@@ -15,7 +15,7 @@
 //! | `staging` … | \[owner]\[capacity], where load / store does not reach | the source | its queue |
 //! | `words` | one cache line a source | the source | the owner |
 
-use campanile_core::{Arena, ArenaError, ArenaRegion, MoeCombine, MoeMode};
+use campanile_core::{Arena, ArenaError, ArenaRegion, Config, MoeCombine, MoeMode};
 
 use crate::DType;
 use crate::protocol::{Set, WordMap};
@@ -63,6 +63,13 @@ impl MoeConfig {
             mode: MoeMode::Auto,
             combine: MoeCombine::Auto,
         }
+    }
+
+    /// With schedule and combine as the configuration says (`CAMPANILE_MOE_MODE`, `CAMPANILE_MOE_COMBINE`).
+    #[must_use]
+    pub fn configured(mut self, config: &Config) -> Self {
+        (self.mode, self.combine) = (config.moe_mode(), config.moe_combine());
+        self
     }
 
     /// The fields that all ranks must agree on, for [`Communicator::agree`](campanile_core::Communicator::agree).
@@ -223,6 +230,12 @@ impl Plan {
     /// Experts on this rank.
     pub fn local_experts(&self) -> usize {
         self.local_experts[self.rank]
+    }
+
+    /// Global number of expert `local` of this rank, as [`RowMeta::topk_idx`](crate::RowMeta::topk_idx) counts them.
+    pub fn expert(&self, local: usize) -> Option<usize> {
+        let owned = |(_, owner): &(usize, &u32)| **owner as usize == self.rank;
+        self.config.expert_rank.iter().enumerate().filter(owned).nth(local).map(|(expert, _)| expert)
     }
 
     pub(crate) fn set(&self, set: Set) -> &SetPlanes {

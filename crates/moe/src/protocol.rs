@@ -156,6 +156,17 @@ impl Protocol {
         Ok((state.stage != Stage::Closed).then_some(Round { set, epoch: state.epoch }))
     }
 
+    /// The last phase of the open round that was finished; `None` in the middle of its first.
+    ///
+    /// # Errors
+    /// [`Misuse::StaleRound`], [`Misuse::SetOutOfRange`].
+    pub fn last_phase(&self, round: Round) -> Result<Option<Phase>, Misuse> {
+        Ok(match self.open(round)?.stage {
+            Stage::After(phase) => Some(phase),
+            Stage::Closed | Stage::Running(_) => None,
+        })
+    }
+
     /// Rows that `source` sends here in `round`, once its `META` was observed.
     ///
     /// # Errors

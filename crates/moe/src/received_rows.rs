@@ -3,6 +3,8 @@
 //! Rows of a source are contiguous, in the order of its tokens. They may be read, and results written, until the
 //! handle goes into combine or release; borrowing the operation mutably makes the compiler see to that.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use crate::moe::Moe;
 use crate::protocol::Round;
 
@@ -56,6 +58,26 @@ impl<'a> ReceivedRows<'a> {
         self.check(source, row);
         // SAFETY: a row that came (checked); see `Moe::row`.
         unsafe { self.moe.row(self.round, source, row) }
+    }
+
+    /// The elements of a row as numbers of `T`, which is as large as an element: `f32`, `u16`, `half::bf16`, …
+    ///
+    /// # Panics
+    /// If the source has no such row, or `T` has another size than an element.
+    pub fn row_as<T: FromBytes + Immutable>(&self, source: usize, row: usize) -> &[T] {
+        let size = self.moe.plan.config().dtype.bytes();
+        assert_eq!(size_of::<T>(), size, "an element of {} has {size} bytes", self.moe.plan.config().dtype);
+        <[T]>::ref_from_bytes(self.row(source, row)).expect("rows are 16-byte aligned and whole elements")
+    }
+
+    /// Where the result of a row goes, as numbers of `T`, which is as large as an element of the combine type.
+    ///
+    /// # Panics
+    /// If the source has no such row, or `T` has another size than an element.
+    pub fn output_as_mut<T: FromBytes + IntoBytes>(&mut self, source: usize, row: usize) -> &mut [T] {
+        let dtype = self.moe.plan.config().combine_dtype;
+        assert_eq!(size_of::<T>(), dtype.bytes(), "an element of {dtype} has {} bytes", dtype.bytes());
+        <[T]>::mut_from_bytes(self.output_mut(source, row)).expect("results are 16-byte aligned and whole elements")
     }
 
     /// The S scales of a row, as sent.

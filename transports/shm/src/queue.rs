@@ -85,7 +85,11 @@ impl ShmQueue {
         if options.initiator == Initiator::Device {
             return Err(unsupported("a device cannot post to a CPU's command ring".to_owned()));
         }
-        let depth = u32::try_from(options.depth).map_err(|_| unsupported(format!("depth {}", options.depth)))?;
+        if options.depth > QueueOptions::MAX_DEPTH {
+            let most = QueueOptions::MAX_DEPTH;
+            return Err(unsupported(format!("a depth of {}; it is a power of two from 1 to {most}", options.depth)));
+        }
+        let depth = options.depth as u32;
         let ring = CommandRing::new(depth).map_err(|error| unsupported(error.to_string()))?;
         Ok(Self { inner, number, peer, ring, failure: OnceLock::new() })
     }

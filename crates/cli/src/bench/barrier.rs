@@ -79,7 +79,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
     if args.iters == 0 {
         return Err(Error::input(anyhow!("--iters is 0; at least one barrier is timed")));
     }
-    let ranks = Ranks::new(args.ranks, &args.ranks_options)?;
+    let ranks = Ranks::new(args.ranks, &args.ranks_options, None)?;
     let batch = args.iters.min(BATCH);
     let settings = Settings { batches: args.iters.div_ceil(batch), batch, warmup: args.warmup };
     let results = ranks.run(&Job::BenchBarrier(settings.clone()), |comm| settings.run(comm))?;

@@ -24,7 +24,7 @@ use crate::job::Job;
 use crate::limit::Limit;
 use crate::moe::{row_bytes, rows};
 use crate::progress;
-use crate::ranks::{Options, Ranks};
+use crate::ranks::{Options, Ranks, named};
 
 /// Arguments of `campanile bench moe`.
 #[derive(clap::Args, Debug)]
@@ -53,11 +53,11 @@ pub struct Args {
     /// Rounds before them
     #[arg(long, default_value_t = 5)]
     warmup: usize,
-    /// Schedule of dispatch: auto, throughput or low-latency
-    #[arg(long)]
+    /// Schedule of dispatch
+    #[arg(long, value_parser = named::<MoeMode>(&["auto", "throughput", "low-latency"]))]
     mode: Option<MoeMode>,
-    /// Who moves the results: auto, pull or push
-    #[arg(long)]
+    /// Who moves the results
+    #[arg(long, value_parser = named::<MoeCombine>(&["auto", "pull", "push"]))]
     combine: Option<MoeCombine>,
     #[command(flatten)]
     ranks_options: Options,
@@ -247,7 +247,7 @@ struct Report<'a> {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
-    let ranks = Ranks::new(args.ranks, &args.ranks_options)?;
+    let ranks = Ranks::new(args.ranks, &args.ranks_options, args.combine)?;
     let least = [("--iters", args.iters), ("--hidden", args.hidden), ("--topk", args.topk), ("--experts", args.experts)];
     if let Some((name, _)) = least.into_iter().find(|(_, value)| *value == 0) {
         return Err(Error::input(anyhow!("{name} is 0; it is at least 1")));

@@ -236,7 +236,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
     }
     let sizes = std::iter::successors(Some(args.begin), |size| size.checked_mul(args.factor));
     let settings = Settings { sizes: sizes.take_while(|size| *size <= args.end).collect() };
-    let ranks = Ranks::new(2, &args.ranks_options)?;
+    let ranks = Ranks::new(2, &args.ranks_options, None)?;
     let spinner = progress::spinner("putting");
     let results = ranks.run(&Job::BenchPut(settings.clone()), |comm| settings.run(comm))?;
     spinner.finish_and_clear();

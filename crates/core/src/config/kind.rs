@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::choice::Choice;
 use super::{ConfigError, Source};
-use crate::doorbell::MAX_DEPTH;
+use crate::QueueOptions;
 
 /// How values of one kind are read and shown. What [`show`](Self::show) makes of a value, [`parse`](Self::parse) accepts
 /// exactly if the value is allowed.
@@ -73,9 +73,10 @@ impl Kind<Option<u32>> {
 impl Kind<usize> {
     /// Slots of a queue.
     pub(super) const DEPTH: Self = Self {
-        allowed: || format!("a power of two from 1 to {MAX_DEPTH}"),
+        allowed: || format!("a power of two from 1 to {}", QueueOptions::MAX_DEPTH),
         parse: |text| {
-            decimal(text).filter(|depth| depth.is_power_of_two() && *depth <= MAX_DEPTH).map(|depth| depth as usize)
+            let depth = decimal(text)? as usize;
+            (depth.is_power_of_two() && depth <= QueueOptions::MAX_DEPTH).then_some(depth)
         },
         show: ToString::to_string,
     };
