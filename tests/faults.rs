@@ -3,13 +3,15 @@
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use campanile::bootstrap::{Launch, Outcome, Output, configuration};
 use campanile::moe::exchange::{Layout, with_experts};
 use campanile::moe::{RankInput, routing};
 use campanile::{
-    Barrier, CommError, Communicator, DType, FaultKind, MemoryKind, Moe, MoeConfig, MoeError, Problem, Set, Tokens, world,
+    Barrier, CommError, Communicator, DType, FaultKind, MemoryKind, Moe, MoeConfig, MoeError, Problem, Set, Tokens,
+    world,
 };
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -17,6 +19,9 @@ use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit}
 
 const RANKS: usize = 4;
 const TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Runs rounds as long as it is told to go on, given the number of the next.
+type Rounds = fn(&Arc<Communicator>, u64, &dyn Fn(u64) -> bool) -> Result<(), MoeError>;
 
 /// What one rank does to itself.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +114,10 @@ fn one_fails(deed: Deed, culprit: usize, what: &str) {
     let expected = format!("fault {culprit} {:?}", deed.kind());
     for rank in (0..RANKS).filter(|rank| *rank != culprit) {
         let said = said(&outcome, rank);
-        assert!(said.contains(&expected), "rank {rank}: expected {expected:?} (seed {seed}), it said {said:?}; {outcome}");
+        assert!(
+            said.contains(&expected),
+            "rank {rank}: expected {expected:?} (seed {seed}), it said {said:?}; {outcome}"
+        );
         assert!(said.contains(&format!("rank {culprit}")), "the message names the culprit: {said}");
     }
     // The deadline of one wait, the launcher's two grace periods, and room for a busy machine.
@@ -157,7 +165,8 @@ fn rank() -> ExitCode {
             ["memory"] => {
                 if me == 2 {
                     // No more address space: its part of the window cannot be mapped.
-                    setrlimit(Resource::As, Rlimit { current: Some(1 << 20), maximum: None }).expect("a limit may sink");
+                    setrlimit(Resource::As, Rlimit { current: Some(1 << 20), maximum: None })
+                        .expect("a limit may sink");
                 }
                 comm.window(64 << 20, MemoryKind::Host).map(|_| ()).map_err(Into::into)
             }
@@ -185,8 +194,8 @@ fn play(
     culprit: &str,
     seed: &str,
     me: usize,
-    comm: &std::sync::Arc<Communicator>,
-    rounds: fn(&std::sync::Arc<Communicator>, u64, &dyn Fn(u64) -> bool) -> Result<(), MoeError>,
+    comm: &Arc<Communicator>,
+    rounds: Rounds,
 ) -> Result<(), MoeError> {
     let (culprit, seed): (usize, u64) = (culprit.parse().expect("a rank"), seed.parse().expect("a seed"));
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -221,7 +230,7 @@ fn play(
     }
 }
 
-fn barriers(comm: &std::sync::Arc<Communicator>, _: u64, go_on: &dyn Fn(u64) -> bool) -> Result<(), MoeError> {
+fn barriers(comm: &Arc<Communicator>, _: u64, go_on: &dyn Fn(u64) -> bool) -> Result<(), MoeError> {
     let mut barrier = Barrier::new(comm)?;
     let mut round = 0;
     while go_on(round) {
@@ -231,7 +240,7 @@ fn barriers(comm: &std::sync::Arc<Communicator>, _: u64, go_on: &dyn Fn(u64) -> 
     Ok(())
 }
 
-fn moe_rounds(comm: &std::sync::Arc<Communicator>, seed: u64, go_on: &dyn Fn(u64) -> bool) -> Result<(), MoeError> {
+fn moe_rounds(comm: &Arc<Communicator>, seed: u64, go_on: &dyn Fn(u64) -> bool) -> Result<(), MoeError> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let (tokens, hidden, topk) = (16, 512, 2);
     let expert_rank = Problem::block_map(8, ranks);

@@ -12,10 +12,11 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 /// Any bits: one in eight elements is a NaN, an infinity, a zero, a subnormal or a value near the overflow.
 fn element(dtype: DType, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
     let bits = random.next_u32();
-    let special = random.next_u32() % 8 == 0;
+    let special = random.next_u32().is_multiple_of(8);
     match dtype {
         DType::F32 => {
-            let specials = [0x7fc0_1234, 0xff80_0001, 0x7f80_0000, 0xff80_0000, 0x8000_0000, 1, 0x807f_ffff, 0x7f7f_ffff];
+            let specials =
+                [0x7fc0_1234, 0xff80_0001, 0x7f80_0000, 0xff80_0000, 0x8000_0000, 1, 0x807f_ffff, 0x7f7f_ffff];
             let bits = if special { specials[bits as usize % 8] } else { 0x3f80_0000 ^ (bits & 0x83ff_ffff) };
             bits.to_le_bytes().to_vec()
         }

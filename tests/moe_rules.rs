@@ -5,8 +5,8 @@ use std::sync::Arc;
 use campanile::core::MoeCombine;
 use campanile::moe::exchange::{Layout, with_experts};
 use campanile::{
-    CommError, CommOptions, Communicator, DType, Moe, MoeConfig, MoeError, OpenRound, Outputs, Path, Problem, Set, Tokens,
-    threads,
+    CommError, CommOptions, Communicator, DType, Moe, MoeConfig, MoeError, OpenRound, Outputs, Path, Problem, Set,
+    Tokens, threads,
 };
 
 const HIDDEN: usize = 8;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use campanile::core::{MoeCombine, MoeMode};
 use campanile::moe::exchange::{Layout, with_experts};
 use campanile::moe::{DType, RankInput, RankOutput, Solution, model, number};
-use campanile::{Barrier, CommOptions, Communicator, Handle, Moe, MoeConfig, MoeError, Path, Problem, Set, Tokens, threads};
+use campanile::{
+    Barrier, CommOptions, Communicator, Handle, Moe, MoeConfig, MoeError, Path, Problem, Set, Tokens, threads,
+};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -24,7 +26,9 @@ fn problem(rank: usize, ranks: usize, round: u64) -> Problem {
     for element in 0..tokens * HIDDEN {
         number::write(DType::BF16, &mut x, element, (random.next_u32() % 512) as f32 - 256.0);
     }
-    let slot = |random: &mut Xoshiro256PlusPlus| if random.next_u32() % 5 == 0 { -1 } else { (random.next_u32() % experts) as i32 };
+    let slot = |random: &mut Xoshiro256PlusPlus| {
+        if random.next_u32().is_multiple_of(5) { -1 } else { (random.next_u32() % experts) as i32 }
+    };
     let input = RankInput {
         tokens,
         x,
@@ -69,11 +73,11 @@ fn soak(comm: &Arc<Communicator>, combine: MoeCombine, rounds: u64) -> Result<u6
         }
         let problem = problem(rank, ranks, round);
         let sent = moe.dispatch_send(Set(set as u32), &Tokens::of(&problem, rank))?;
-        if let Some(other) = open[1 - set].take().filter(|_| order.next_u32() % 2 == 0) {
+        if let Some(other) = open[1 - set].take().filter(|_| order.next_u32().is_multiple_of(2)) {
             finish(&mut moe, other, round, &mut verified)?;
         }
         let handle = moe.dispatch_receive(sent)?;
-        if order.next_u32() % 7 == 0 {
+        if order.next_u32().is_multiple_of(7) {
             moe.release(handle)?;
         } else {
             open[set] = Some(Open { problem, handle });

@@ -78,7 +78,9 @@ mod tests {
 
     #[test]
     fn expressions() {
-        for good in ["MIT", "MIT OR Apache-2.0", "MIT/Apache-2.0", "GPL-3.0 OR MIT", "(MIT OR Apache-2.0) AND Unicode-3.0"] {
+        for good in
+            ["MIT", "MIT OR Apache-2.0", "MIT/Apache-2.0", "GPL-3.0 OR MIT", "(MIT OR Apache-2.0) AND Unicode-3.0"]
+        {
             assert!(allowed(good), "{good}");
         }
         for bad in ["GPL-3.0", "MIT AND GPL-3.0", "none", ""] {

@@ -32,8 +32,8 @@ pub use campanile_host as host;
 pub use campanile_moe as moe;
 pub use campanile_shm as shm;
 
-pub use campanile_collectives::Barrier;
 pub use campanile_bootstrap::configuration;
+pub use campanile_collectives::Barrier;
 pub use campanile_core::{
     Agent, Arena, AtomicOp, CommError, CommOptions, Communicator, Completion, Condition, Config, Fault, FaultKind,
     LocalAddress, MemoryKind, MoeCombine, MoeMode, Op, Path, Queue, QueueOptions, QueueTarget, Rank, RemoteAddress,
@@ -41,7 +41,8 @@ pub use campanile_core::{
 };
 pub use campanile_moe::protocol::Set;
 pub use campanile_moe::{
-    DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, OpenRound, Outputs, Plan, PlanPaths, Problem, ReceivedRows, RowMeta, Tokens,
+    DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, OpenRound, Outputs, Plan, PlanPaths, Problem, ReceivedRows,
+    RowMeta, Tokens,
 };
 pub use threads::threads;
 pub use world::{WorldError, options, plugin, plugins, world};

@@ -58,7 +58,11 @@ pub fn world(config: &Config) -> Result<Arc<Communicator>, WorldError> {
             bind_current_thread(cpus)?;
         }
     }
-    Ok(Arc::new(Communicator::new(bootstrap, plugin(config)?, CommOptions { cores: topology.cpus(), ..options(config) })?))
+    Ok(Arc::new(Communicator::new(
+        bootstrap,
+        plugin(config)?,
+        CommOptions { cores: topology.cpus(), ..options(config) },
+    )?))
 }
 
 /// What a config says of communicators.

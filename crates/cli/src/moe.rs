@@ -122,7 +122,8 @@ pub fn rows(problem: &Problem) -> Vec<Vec<u64>> {
     let count = |source: usize| {
         let mut rows = vec![0; ranks];
         for slots in problem.ranks[source].topk_idx.chunks_exact(problem.topk) {
-            let mut owners: Vec<_> = slots.iter().filter(|e| **e >= 0).map(|e| problem.expert_rank[*e as usize]).collect();
+            let mut owners: Vec<_> =
+                slots.iter().filter(|e| **e >= 0).map(|e| problem.expert_rank[*e as usize]).collect();
             owners.sort_unstable();
             owners.dedup();
             owners.iter().for_each(|owner| rows[*owner as usize] += 1);
@@ -240,13 +241,18 @@ pub fn main(args: &Args) -> Result<(), Error> {
     // The ranks read a copy that nobody else can change, so that all of them and the model see the same.
     let snapshot = args.input.as_deref().map(Snapshot::of).transpose().map_err(Error::Input)?;
     exchange.input = snapshot.as_ref().map(Snapshot::path);
-    let problem = exchange.problem().map_err(|error| Error::Input(match &args.input {
-        Some(input) => rename(error, input),
-        None => error,
-    }))?;
+    let problem = exchange.problem().map_err(|error| {
+        Error::Input(match &args.input {
+            Some(input) => rename(error, input),
+            None => error,
+        })
+    })?;
     if let Some(ranks) = args.ranks.filter(|&ranks| ranks != problem.ranks.len()) {
         let found = problem.ranks.len();
-        return Err(Error::input(anyhow!("--ranks is {ranks}, but the file has {found} ranks (x.0 to x.{})", found - 1)));
+        return Err(Error::input(anyhow!(
+            "--ranks is {ranks}, but the file has {found} ranks (x.0 to x.{})",
+            found - 1
+        )));
     }
     exchange.ranks = problem.ranks.len();
     let ranks = Ranks::new(exchange.ranks, options, Some(combine))?;
@@ -308,7 +314,8 @@ fn verify(problem: &Problem, solution: &Solution, kept: bool) -> Verification {
             }
         }
         Err(mismatch) => Verification {
-            elements: expected.ranks.iter().map(|rank| rank.out.len() / problem.combine_dtype.bytes()).sum::<usize>() as u64,
+            elements: expected.ranks.iter().map(|rank| rank.out.len() / problem.combine_dtype.bytes()).sum::<usize>()
+                as u64,
             received_rows,
             mismatches: match mismatch {
                 model::Mismatch::Element { count, .. } => count as u64,
@@ -338,7 +345,8 @@ fn report(
         let copies: Option<Vec<_>> = limits.iter().map(|limits| Some(&limits.as_ref()?[which])).collect();
         let limit = copies.map(|copies| {
             let of_all = |copy: usize| copies.iter().map(|rank| rank[copy]).collect::<Vec<_>>();
-            let us = (0..COPIES).map(|copy| Phase::new(row as u64, &of_all(copy), None).us).fold(f64::INFINITY, f64::min);
+            let us =
+                (0..COPIES).map(|copy| Phase::new(row as u64, &of_all(copy), None).us).fold(f64::INFINITY, f64::min);
             (wire * row as u64) as f64 / us / 1e3
         });
         Phase::new(row as u64, &spans, limit.filter(|limit| limit.is_finite()))
@@ -400,4 +408,3 @@ impl Snapshot {
         PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()))
     }
 }
-

@@ -60,7 +60,8 @@ impl File {
             tensors.insert(format!("topk_weights.{rank}"), (Dtype::F32, vec![tokens, topk], weights));
             if dtype == Dtype::F8_E4M3 {
                 let blocks = hidden.div_ceil(3);
-                let scales = (0..tokens * blocks).flat_map(|_| (random.next_u32() as f32 / 1e9).to_le_bytes()).collect();
+                let scales =
+                    (0..tokens * blocks).flat_map(|_| (random.next_u32() as f32 / 1e9).to_le_bytes()).collect();
                 tensors.insert(format!("scales.{rank}"), (Dtype::F32, vec![tokens, blocks], scales));
             }
         }
@@ -81,7 +82,8 @@ impl File {
         });
         let metadata = [("experts".to_owned(), self.experts.to_string())].into();
         let path = folder.join(name);
-        std::fs::write(&path, safetensors::serialize(views, Some(metadata)).expect("it serializes")).expect("it is written");
+        std::fs::write(&path, safetensors::serialize(views, Some(metadata)).expect("it serializes"))
+            .expect("it is written");
         path
     }
 }
@@ -189,7 +191,8 @@ fn bad_usage_is_refused() {
 
 #[test]
 fn an_unknown_variable_is_refused() {
-    let output = Command::new(env!("CARGO_BIN_EXE_campanile")).arg("moe").env("CAMPANILE_TIMEOT", "3").output().unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_campanile")).arg("moe").env("CAMPANILE_TIMEOT", "3").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let message = text(&output.stderr);
     assert!(message.contains("CAMPANILE_TIMEOT") && message.contains("CAMPANILE_TIMEOUT"), "{message}");
@@ -197,7 +200,8 @@ fn an_unknown_variable_is_refused() {
 
 #[test]
 fn benches_count_and_verify() {
-    let shape = ["--tokens", "40", "--hidden", "100", "--topk", "3", "--experts", "9", "--iters", "12", "--warmup", "1"];
+    let shape =
+        ["--tokens", "40", "--hidden", "100", "--topk", "3", "--experts", "9", "--iters", "12", "--warmup", "1"];
     for dtype in ["bf16", "f8_e4m3"] {
         let mut arguments = vec!["bench", "moe", "--ranks", "3", "--dtype", dtype, "--json", "--as", "threads"];
         arguments.extend(shape);

@@ -87,13 +87,7 @@ impl Arena {
     ///
     /// # Errors
     /// [`ArenaError`] if the sizes overflow or the name is taken.
-    pub fn carve(
-        &mut self,
-        name: &str,
-        element: &str,
-        stride: usize,
-        count: usize,
-    ) -> Result<ArenaRegion, ArenaError> {
+    pub fn carve(&mut self, name: &str, element: &str, stride: usize, count: usize) -> Result<ArenaRegion, ArenaError> {
         if self.region(name).is_some() {
             return Err(ArenaError::Duplicate { name: name.to_owned() });
         }

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::{
-    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpKind, OpenOptions, Queue,
-    QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
+    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpKind, OpenOptions,
+    Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
 };
 
 /// By which path windows reach peers.
@@ -145,7 +145,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let mode = if std::thread::panicking() || self.error.get().is_some() { Shutdown::Abort } else { Shutdown::Drain };
+        let mode =
+            if std::thread::panicking() || self.error.get().is_some() { Shutdown::Abort } else { Shutdown::Drain };
         if let Err(error) = self.transport.shutdown(mode) {
             tracing::warn!(rank = self.rank.0, %error, "the transport did not shut down cleanly");
         }
@@ -173,7 +174,9 @@ impl Communicator {
         let ranks_on_node = nodes.iter().filter(|other| **other == node).count();
 
         let device = match options.device.as_str() {
-            "" => plugin.probe().into_iter().find(|probed| probed.usable.is_ok()).map_or_else(String::new, |p| p.device),
+            "" => {
+                plugin.probe().into_iter().find(|probed| probed.usable.is_ok()).map_or_else(String::new, |p| p.device)
+            }
             device => device.to_owned(),
         };
         let open = OpenOptions {
@@ -187,12 +190,11 @@ impl Communicator {
         };
         let opened = plugin.open(&device, open);
         let reached = opened.map_err(|error| error.to_string()).and_then(|transport| {
-            let unreachable = nodes.iter().enumerate().find_map(|(peer, node)| {
-                match transport.reach(Rank::new(peer), node) {
+            let unreachable =
+                nodes.iter().enumerate().find_map(|(peer, node)| match transport.reach(Rank::new(peer), node) {
                     crate::Reach::Yes(_) => None,
                     crate::Reach::No(reason) => Some(format!("{} cannot be reached: {reason}", Rank::new(peer))),
-                }
-            });
+                });
             unreachable.map_or(Ok(transport), Err)
         });
         let address = reached.as_ref().map(|transport| transport.address()).map_err(Clone::clone);
@@ -216,8 +218,13 @@ impl Communicator {
             rank,
             error: OnceLock::new(),
         };
-        let communicator =
-            Self { shared: Arc::new(shared), team, position: rank.index(), name: options.name, sequence: AtomicU64::new(0) };
+        let communicator = Self {
+            shared: Arc::new(shared),
+            team,
+            position: rank.index(),
+            name: options.name,
+            sequence: AtomicU64::new(0),
+        };
         communicator.agree(
             "communicator",
             &[

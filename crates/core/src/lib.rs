@@ -42,9 +42,7 @@ pub use config::{
     parse_duration,
 };
 pub use endpoint::{Endpoint, PeerClass};
-pub use error::{
-    BootstrapError, CommError, ControlError, OpenError, PostError, QueueError, WaitError, WaitState,
-};
+pub use error::{BootstrapError, CommError, ControlError, OpenError, PostError, QueueError, WaitError, WaitState};
 pub use fault::{Fault, FaultKind};
 pub use memory::{Memory, MemoryKind};
 pub use node::Node;

@@ -92,13 +92,7 @@ pub struct RemoteRegion {
 
 impl RemoteRegion {
     /// `bytes` of `peer`, reachable as long as `keeper` lives. For transports.
-    pub fn new(
-        key: RemoteKey,
-        peer: Rank,
-        bytes: usize,
-        kind: MemoryKind,
-        keeper: Arc<dyn Any + Send + Sync>,
-    ) -> Self {
+    pub fn new(key: RemoteKey, peer: Rank, bytes: usize, kind: MemoryKind, keeper: Arc<dyn Any + Send + Sync>) -> Self {
         Self { key, peer, bytes, kind, keeper }
     }
 

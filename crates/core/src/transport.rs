@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Caps, ControlError, Endpoint, Fault, HugePages, Memory, MemoryKind, Node, OpKind, OpenError, PeerClass, Queue, QueueOptions,
-    QueueTarget, Rank, Reach, Region, RemoteRegion, Request, Wait, WaitError,
+    Caps, ControlError, Endpoint, Fault, HugePages, Memory, MemoryKind, Node, OpKind, OpenError, PeerClass, Queue,
+    QueueOptions, QueueTarget, Rank, Reach, Region, RemoteRegion, Request, Wait, WaitError,
 };
 
 /// What a transport says about itself.
@@ -177,4 +177,3 @@ pub trait Transport: Send + Sync {
     /// [`ControlError`] if what is queued did not drain in time.
     fn shutdown(&self, mode: Shutdown) -> Result<(), ControlError>;
 }
-

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::communicator::Shared;
 use crate::{
-    CommError, Completion, Condition, LocalAddress, MemoryKind, Op, PostError, Region, RemoteAddress, RemoteRegion, SignalAction,
-    SignalUpdate, Strength, Team, Ticket, Wait,
+    CommError, Completion, Condition, LocalAddress, MemoryKind, Op, PostError, Region, RemoteAddress, RemoteRegion,
+    SignalAction, SignalUpdate, Strength, Team, Ticket, Wait,
 };
 
 /// Symmetric memory of a team.
@@ -215,9 +215,7 @@ impl Window {
         }
         let queue = inner.shared.queue(inner.team.member(position))?;
         let ticket = queue.flush();
-        queue
-            .wait(ticket, Completion::Local, inner.shared.timeout())
-            .map_err(|error| inner.shared.fail(error.into()))
+        queue.wait(ticket, Completion::Local, inner.shared.timeout()).map_err(|error| inner.shared.fail(error.into()))
     }
 
     fn post(&self, position: usize, ops: &[Op]) -> Result<Ticket, CommError> {

@@ -17,7 +17,7 @@ use campanile_host::affinity::bind_current_thread;
 use campanile_host::cache::Caches;
 use campanile_host::clock::now_ns;
 use campanile_host::copy::{Copier, streaming_isa};
-use campanile_host::memory::{SharedMemory, Pages};
+use campanile_host::memory::{Pages, SharedMemory};
 use campanile_host::topology::Topology;
 use campanile_host::wait::{SpinPolicy, Step, Waiter};
 

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use campanile_host::channel::{Channel, ChannelError, Listener};
-use campanile_host::memory::{SharedMemory, Pages};
+use campanile_host::memory::{Pages, SharedMemory};
 use campanile_host::process::Pidfd;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

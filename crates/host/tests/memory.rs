@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
-use campanile_host::memory::{HUGE_PAGE, MemoryError, SharedMemory, available, Pages};
+use campanile_host::memory::{HUGE_PAGE, MemoryError, Pages, SharedMemory, available};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use campanile_host::channel::{Channel, ChannelError, Listener};
-use campanile_host::memory::{SharedMemory, Pages};
+use campanile_host::memory::{Pages, SharedMemory};
 use campanile_host::process::{Pidfd, ProcessError, Signal, die_with_parent, node_identity};
 use campanile_host::wait::{futex_wait, futex_wake};
 

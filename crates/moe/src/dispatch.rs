@@ -9,9 +9,9 @@ use campanile_host::copy::Copier;
 
 use crate::error::MoeError;
 use crate::moe::Moe;
-use campanile_core::MoeMode;
 use crate::protocol::Round;
 use crate::tokens::Tokens;
+use campanile_core::MoeMode;
 
 /// Tokens between two advances of the ROWS words in the throughput schedule: 64 rows of 14 KiB are 0.9 MiB, some 100 µs
 /// of copying, against about 0.1 µs a word.

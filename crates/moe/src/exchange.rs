@@ -11,9 +11,7 @@ use campanile_host::clock::now_ns;
 use crate::arithmetic::{Kernels, Row, coefficient};
 use crate::error::MoeError;
 use crate::protocol::Set;
-use crate::{
-    DType, ExpertLayout, Handle, Moe, MoeConfig, Outputs, Problem, RankOutput, Received, RowMeta, Tokens,
-};
+use crate::{DType, ExpertLayout, Handle, Moe, MoeConfig, Outputs, Problem, RankOutput, Received, RowMeta, Tokens};
 
 /// In which layout the experts work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

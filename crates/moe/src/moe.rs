@@ -73,10 +73,8 @@ impl Moe {
             MoeCombine::Auto => MoeCombine::Push,
             by => by,
         };
-        let plan = Plan::new(config, comm.rank(), comm.ranks(), PlanPaths {
-            push: by == MoeCombine::Push,
-            staged: !mapped,
-        })?;
+        let plan =
+            Plan::new(config, comm.rank(), comm.ranks(), PlanPaths { push: by == MoeCombine::Push, staged: !mapped })?;
         comm.agree("moe", &plan.config().fingerprint(by))?;
         if by == MoeCombine::Pull && !mapped {
             return Err(MoeError::Argument {

@@ -122,7 +122,12 @@ impl<'a> ReceivedRows<'a> {
         unsafe {
             let output = self.moe.output(self.round, source, row);
             let moe = &*self.moe;
-            (moe.row(self.round, source, row), moe.scales(self.round, source, row), moe.meta(self.round, source, row), output)
+            (
+                moe.row(self.round, source, row),
+                moe.scales(self.round, source, row),
+                moe.meta(self.round, source, row),
+                output,
+            )
         }
     }
 
@@ -188,7 +193,10 @@ impl Moe {
         }
     }
 
-    #[expect(clippy::mut_from_ref, reason = "the memory is the window's, not the struct's; callers hold `&mut ReceivedRows`")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the memory is the window's, not the struct's; callers hold `&mut ReceivedRows`"
+    )]
     pub(crate) unsafe fn output(&self, round: Round, source: usize, row: usize) -> &mut [u8] {
         let at = self.plan.at(&self.plan.set(round.set).outputs, source, row);
         let bytes = self.plan.config().combine_dtype.row_bytes(self.plan.config().hidden);

@@ -38,8 +38,7 @@ struct Size {
 }
 
 impl Size {
-    const NEW: Self =
-        Self { uses: 0, run: 0, current: false, samples: [[f32::INFINITY; SAMPLES]; 2], next: [0; 2] };
+    const NEW: Self = Self { uses: 0, run: 0, current: false, samples: [[f32::INFINITY; SAMPLES]; 2], next: [0; 2] };
 
     fn best(&self, streaming: bool) -> f32 {
         self.samples[usize::from(streaming)].iter().copied().fold(f32::INFINITY, f32::min)
@@ -147,7 +146,16 @@ mod tests {
             let streaming = choice.choose(1000);
             use_of_ordinary += usize::from(!streaming);
             let descheduled = n % 10 == 3;
-            choice.record(1000, if descheduled { 1_000_000 } else if streaming { 200 } else { 100 });
+            choice.record(
+                1000,
+                if descheduled {
+                    1_000_000
+                } else if streaming {
+                    200
+                } else {
+                    100
+                },
+            );
         }
         assert!(use_of_ordinary > 900, "{use_of_ordinary}");
     }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use campanile_core::{ControlError, Endpoint, Pending, PeerClass, Rank};
+use campanile_core::{ControlError, Endpoint, PeerClass, Pending, Rank};
 use campanile_host::channel::{Channel, ChannelError};
 use campanile_host::memory::SharedMemory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -12,7 +12,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use campanile_core::doorbell::{Clock, CommandRing, Patience, Poisoned, QueueFault, ReserveError, TicketError, Written};
+use campanile_core::doorbell::{
+    Clock, CommandRing, Patience, Poisoned, QueueFault, ReserveError, TicketError, Written,
+};
 use campanile_core::{
     Agent, AtomicOp, Cancelled, Completion, ControlError, Initiator, LocalAddress, Op, PostError, Queue, QueueError,
     QueueOptions, QueueTarget, Rank, RemoteAddress, SignalAction, SignalUpdate, Ticket,
@@ -72,8 +74,7 @@ impl ShmQueue {
         target: QueueTarget,
         options: QueueOptions,
     ) -> Result<Self, ControlError> {
-        let unsupported =
-            |reason: String| ControlError::Unsupported { transport: NAME, what: "queue", reason };
+        let unsupported = |reason: String| ControlError::Unsupported { transport: NAME, what: "queue", reason };
         let peer = match target {
             QueueTarget::Peer(peer) if inner.peer(peer).is_none() => {
                 return Err(unsupported(format!("{peer} is not connected")));

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use campanile_core::{
-    AtomicityDomain, Caps, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, HugePages, Memory, MemoryKind, Node, OpKind, OpenError,
-    OpenOptions, PeerClass, Pending, Queue, QueueOptions, QueueTarget, Rank, Reach, Region, RegionKey, RemoteKey,
-    RemoteRegion, Request, Shutdown, SignalCaps, Transport, TransportInfo, Wait, WaitError,
+    AtomicityDomain, Caps, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, HugePages, Memory,
+    MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Pending, Queue, QueueOptions, QueueTarget, Rank,
+    Reach, Region, RegionKey, RemoteKey, RemoteRegion, Request, Shutdown, SignalCaps, Transport, TransportInfo, Wait,
+    WaitError,
 };
 use campanile_host::channel::{Channel, ChannelError, Listener};
 use campanile_host::memory::{Pages, SharedMemory};
@@ -286,10 +287,12 @@ impl Pending<RemoteRegion> for Importing {
             Err(error) => return Some(Err(error)),
         };
         let bytes = self.export.bytes as usize;
-        Some(SharedMemory::open(fd, mapped_bytes(bytes)).map_err(|error| self.bad(error.to_string())).and_then(|memory| {
-            let address = memory.as_ptr();
-            self.inner.remote(self.peer, address, bytes, Ok(memory))
-        }))
+        Some(SharedMemory::open(fd, mapped_bytes(bytes)).map_err(|error| self.bad(error.to_string())).and_then(
+            |memory| {
+                let address = memory.as_ptr();
+                self.inner.remote(self.peer, address, bytes, Ok(memory))
+            },
+        ))
     }
 
     fn park(&mut self, timeout: Duration) {
@@ -325,7 +328,8 @@ impl ShmTransport {
     pub(crate) fn open(options: OpenOptions) -> Result<Self, OpenError> {
         let system = |reason: String| OpenError::System { transport: NAME, reason };
         let listener = Listener::bind().map_err(|error| system(error.to_string()))?;
-        let memory = SharedMemory::create("campanile-control", CONTROL_BYTES, Pages::Small).map_err(|e| system(e.to_string()))?;
+        let memory = SharedMemory::create("campanile-control", CONTROL_BYTES, Pages::Small)
+            .map_err(|e| system(e.to_string()))?;
         let mut token = [0; 8];
         rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| system(format!("getrandom: {error}")))?;
@@ -401,7 +405,8 @@ impl Transport for ShmTransport {
                 reason: format!("transport {NAME} has host memory only"),
             }));
         }
-        let memory = SharedMemory::create("campanile-window", mapped_bytes(bytes), pages(self.inner.options.huge_pages));
+        let memory =
+            SharedMemory::create("campanile-window", mapped_bytes(bytes), pages(self.inner.options.huge_pages));
         Request::done(match memory {
             Ok(memory) => self.inner.region(Memory { address: memory.as_ptr(), bytes, kind }, Some(memory)),
             Err(error) => Err(ControlError::Memory { bytes, kind, reason: error.to_string() }),
@@ -427,12 +432,16 @@ impl Transport for ShmTransport {
         for &rank in peers {
             let peer = self.inner.peer(rank).ok_or_else(|| unsupported(format!("{rank} is not connected")))?;
             let Some(channel) = &peer.channel else { continue };
-            channel.send(&blob, Some(memory.fd()), Instant::now() + self.inner.timeout()).map_err(|error| match error {
-                ChannelError::Gone { .. } => {
-                    ControlError::PeerGone { peer: rank, what: "exporting memory to it".to_owned() }
-                }
-                error => ControlError::System { what: format!("exporting memory to {rank}"), reason: error.to_string() },
-            })?;
+            channel.send(&blob, Some(memory.fd()), Instant::now() + self.inner.timeout()).map_err(
+                |error| match error {
+                    ChannelError::Gone { .. } => {
+                        ControlError::PeerGone { peer: rank, what: "exporting memory to it".to_owned() }
+                    }
+                    error => {
+                        ControlError::System { what: format!("exporting memory to {rank}"), reason: error.to_string() }
+                    }
+                },
+            )?;
         }
         Ok(blob)
     }

@@ -5,10 +5,10 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use campanile_core::{
-    Agent, AtomicOp, Cancelled, Completion, Condition, ControlError, Event, FaultKind, HugePages, Inline, LocalAddress, Memory,
-    MemoryKind, Node, Op, OpenOptions, PeerClass, PostError, Queue, QueueError, QueueOptions, QueueTarget, Rank, Reach,
-    Region, RemoteAddress, RemoteRegion, Shutdown, SignalAction, SignalUpdate, Strength, Transport, TransportPlugin,
-    Wait, WaitError,
+    Agent, AtomicOp, Cancelled, Completion, Condition, ControlError, Event, FaultKind, HugePages, Inline, LocalAddress,
+    Memory, MemoryKind, Node, Op, OpenOptions, PeerClass, PostError, Queue, QueueError, QueueOptions, QueueTarget,
+    Rank, Reach, Region, RemoteAddress, RemoteRegion, Shutdown, SignalAction, SignalUpdate, Strength, Transport,
+    TransportPlugin, Wait, WaitError,
 };
 use campanile_shm::ShmPlugin;
 
@@ -166,12 +166,8 @@ fn every_operation_does_what_it_says() {
             done(&*queue, &[Op::PutInline { data, target: me.remote(peer, 128) }]);
             done(&*queue, &[Op::Get { source: me.remote(peer, 64), target: me.local(256), bytes: 32 }]);
             assert_eq!(me.read(256, 32), [2; 32]);
-            let signal = |action, value| SignalUpdate {
-                target: me.remote(peer, 8),
-                action,
-                value,
-                strength: Strength::Strong,
-            };
+            let signal =
+                |action, value| SignalUpdate { target: me.remote(peer, 8), action, value, strength: Strength::Strong };
             let put = Op::PutSignal {
                 source: me.local(64),
                 target: me.remote(peer, 192),
@@ -224,7 +220,10 @@ fn what_cannot_be_is_refused_at_once() {
         assert!(queue.test(empty, Completion::Local).expect("it is known"));
         // What does not exist.
         for target in [QueueTarget::Peer(Rank(7)), QueueTarget::Engine(3)] {
-            assert!(matches!(me.transport.queue(target, QueueOptions::default()), Err(ControlError::Unsupported { .. })));
+            assert!(matches!(
+                me.transport.queue(target, QueueOptions::default()),
+                Err(ControlError::Unsupported { .. })
+            ));
         }
         let odd = QueueOptions { depth: 3, ..QueueOptions::default() };
         assert!(me.transport.queue(QueueTarget::Engine(0), odd).is_err());

@@ -87,10 +87,11 @@ pub fn main(args: &Args) -> Result<(), Error> {
     let spans: Vec<Vec<Span>> = spans.collect::<anyhow::Result<_>>()?;
     // A batch starts when the one before has ended everywhere, so its ranks' own spans are the makespan, give or take
     // one barrier; the longest is taken.
-    let own = |rank: &Vec<Span>| rank.iter().map(|[start, end]| (end - start) as f64 / 1e3 / batch as f64).collect::<Vec<_>>();
+    let own = |rank: &Vec<Span>| {
+        rank.iter().map(|[start, end]| (end - start) as f64 / 1e3 / batch as f64).collect::<Vec<_>>()
+    };
     let own: Vec<_> = spans.iter().map(own).collect();
-    let longest: Vec<_> =
-        (0..settings.batches).map(|i| own.iter().map(|rank| rank[i]).fold(0.0, f64::max)).collect();
+    let longest: Vec<_> = (0..settings.batches).map(|i| own.iter().map(|rank| rank[i]).fold(0.0, f64::max)).collect();
     let medians: Vec<_> = own.into_iter().map(|rank| percentile(rank, 0.5)).collect();
     let mean = medians.iter().sum::<f64>() / medians.len() as f64;
     let report = Report {

@@ -248,7 +248,8 @@ struct Report<'a> {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
     let ranks = Ranks::new(args.ranks, &args.ranks_options, args.combine)?;
-    let least = [("--iters", args.iters), ("--hidden", args.hidden), ("--topk", args.topk), ("--experts", args.experts)];
+    let least =
+        [("--iters", args.iters), ("--hidden", args.hidden), ("--topk", args.topk), ("--experts", args.experts)];
     if let Some((name, _)) = least.into_iter().find(|(_, value)| *value == 0) {
         return Err(Error::input(anyhow!("{name} is 0; it is at least 1")));
     }
@@ -279,7 +280,14 @@ pub fn main(args: &Args) -> Result<(), Error> {
         let rate = |us: f64| wire_bytes as f64 / us / 1e3;
         let limit_gbps = (!copies[0].is_empty() && wire_bytes > 0).then(|| rate(Summary::of_ranks(&copies).median_us));
         let wire_gbps = rate(summary.median_us);
-        Phase { summary, wire_bytes, logical_bytes, wire_gbps, limit_gbps, ratio: limit_gbps.map(|limit| wire_gbps / limit) }
+        Phase {
+            summary,
+            wire_bytes,
+            logical_bytes,
+            wire_gbps,
+            limit_gbps,
+            ratio: limit_gbps.map(|limit| wire_gbps / limit),
+        }
     };
     let [dispatch_row, combine_row] = row_bytes(&problem);
     let report = Report {

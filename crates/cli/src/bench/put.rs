@@ -182,7 +182,11 @@ impl Settings {
                         if rank == 1 {
                             end.receive(number)?;
                         }
-                        if by_queue { end.post()? } else { end.store()? }
+                        if by_queue {
+                            end.post()?
+                        } else {
+                            end.store()?
+                        }
                         if rank == 0 {
                             end.receive(number)?;
                         }
