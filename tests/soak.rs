@@ -73,7 +73,9 @@ fn soak(comm: &Arc<Communicator>, combine: MoeCombine, rounds: u64) -> Result<u6
         }
         let problem = problem(rank, ranks, round);
         let sent = moe.dispatch_send(Set(set as u32), &Tokens::of(&problem, rank))?;
-        if let Some(other) = open[1 - set].take().filter(|_| order.next_u32().is_multiple_of(2)) {
+        if order.next_u32().is_multiple_of(2)
+            && let Some(other) = open[1 - set].take()
+        {
             finish(&mut moe, other, round, &mut verified)?;
         }
         let handle = moe.dispatch_receive(sent)?;

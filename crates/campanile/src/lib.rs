@@ -11,9 +11,9 @@
 //! * [`Window`]s of symmetric memory and the [`Queue`]s and signals below them ([`core`]), for collectives of one's own.
 //!
 //! ```
-//! use campanile::{Barrier, CommOptions, threads};
+//! use campanile::{Barrier, CommError, CommOptions, threads};
 //!
-//! let ranks = threads(4, &CommOptions::default(), |comm| {
+//! let ranks = threads::<_, CommError>(4, &CommOptions::default(), |comm| {
 //!     let mut barrier = Barrier::new(&comm)?;
 //!     barrier.wait()?;
 //!     Ok(comm.rank())

@@ -52,7 +52,7 @@ pub struct Options {
 /// A time above 0.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let parsed = campanile::core::parse_duration(text);
-    parsed.map_err(|_| "a time above 0: seconds, or with a unit (30s, 500ms, 2min)".to_owned())
+    parsed.map_err(|_| "a time of more than 0: seconds, or with a unit (30s, 500ms, 2min)".to_owned())
 }
 
 /// One of the named values of a type.

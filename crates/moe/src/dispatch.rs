@@ -45,7 +45,7 @@ impl Moe {
         let config = self.plan.config();
         let row = config.dtype.row_bytes(config.hidden);
         let written: usize = self.routes[round.set.index()].counts().iter().map(|&rows| rows as usize * row).sum();
-        let copier = if self.stream_rows.choose(written) { Copier::streaming() } else { Copier::TEMPORAL };
+        let copier = if self.stream_rows.choose(written) { self.streaming } else { Copier::TEMPORAL };
         let start = now_ns();
         match self.plan.config().mode {
             MoeMode::Throughput => self.send_by_token(round, tokens, &copier)?,

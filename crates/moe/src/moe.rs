@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use campanile_core::{Communicator, Condition, MemoryKind, MoeCombine, Path, Wait, Window};
 
+use campanile_host::copy::Copier;
+
 use crate::arithmetic::Kernels;
 use crate::error::MoeError;
 use crate::handle::{Combining, Dispatching, Handle, OpenRound};
@@ -40,6 +42,8 @@ pub struct Moe {
     pub(crate) received: Vec<Vec<u32>>,
     pub(crate) kernels: &'static Kernels,
     pub(crate) scratch: Scratch,
+    /// Chosen once, so that the data plane does not.
+    pub(crate) streaming: Copier,
     /// Whether rows of dispatch are streamed.
     pub(crate) stream_rows: StreamChoice,
     /// Whether sums of combine are streamed.
@@ -116,6 +120,7 @@ impl Moe {
                 unpublished: vec![0; ranks],
                 cursors: vec![0; plan.local_experts()],
             },
+            streaming: Copier::streaming(),
             stream_rows: StreamChoice::new(),
             stream_sums: StreamChoice::new(),
             operation: OPERATIONS.fetch_add(1, Ordering::Relaxed),
