@@ -71,6 +71,7 @@ fn missing_ranks_are_named_after_the_deadline_on_every_other_rank() {
 
 #[test]
 fn a_waiting_get_ends_with_the_put() {
+    let start = Instant::now();
     let results = world(2, |bootstrap| match bootstrap.rank() {
         Rank(0) => {
             let value = bootstrap.get("answer", LONG).unwrap();
@@ -84,4 +85,6 @@ fn a_waiting_get_ends_with_the_put() {
         }
     });
     assert_eq!(results, [Some(b"42".to_vec()), Some(Vec::new())]);
+    // The put woke them, not the deadline.
+    assert!(start.elapsed() < LONG);
 }

@@ -233,4 +233,27 @@ mod tests {
         let expected: Vec<u8> = expected.iter().flat_map(|line| [b"[3] ", line.as_slice(), b"\n"].concat()).collect();
         assert!(written == expected);
     }
+
+    #[test]
+    fn of_a_rank_that_has_ended_no_more_is_read_than_its_pipe_could_hold() {
+        const PIECE: usize = 64 << 10;
+        let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
+        rustix::pipe::fcntl_setpipe_size(&writer, 2 * PIECE).unwrap();
+        let null = std::fs::File::create("/dev/null").unwrap().into();
+        let mut sinks = [Sink { fd: null, name: "nothing", backlog: VecDeque::new() }];
+        let mut pipe = Pipe::new(reader, Content::Lines(Lines::of(Rank(0)), 0)).unwrap();
+        let piece = [b"x".repeat(PIECE - 1), b"\n".to_vec()].concat();
+        let write = || assert_eq!(rustix::io::write(&writer, &piece).unwrap(), PIECE);
+        write();
+        write();
+        sinks[0].backlog.extend(vec![b'x'; CONGESTED - 1]);
+        // The first piece congests the sink. What is written meanwhile is not the rank's: it has ended.
+        pipe.drain(&mut sinks);
+        assert!(!pipe.at_end());
+        write();
+        sinks[0].discard();
+        pipe.drain(&mut sinks);
+        assert!(pipe.at_end());
+        assert_eq!(sinks[0].backlog.len(), b"[0] ".len() + PIECE);
+    }
 }
