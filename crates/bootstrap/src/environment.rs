@@ -33,8 +33,8 @@ pub fn configuration() -> Result<Config, ConfigError> {
     }
 }
 
-/// Joins the job that the launcher's variables in `config` tell of. A process that was not launched is a job of its own,
-/// rank 0 of 1.
+/// Joins the job that the launcher's variables in `config` tell of. A process that was not launched is a job of its
+/// own, rank 0 of 1.
 ///
 /// # Errors
 /// [`JoinError::Config`] if the variables make no sense, [`JoinError::Bootstrap`] if the store cannot be reached within

@@ -1,25 +1,27 @@
 //! Ranks as processes of this machine: [`Launch`].
 //!
-//! **Model.** The launcher keeps the job's [store](crate::StoreServer), starts one process a rank, and supervises them in
-//! one loop that polls their pidfds and output pipes, with a deadline. A rank is the process that was started and, for
-//! cleaning up, its process group: what a wrapper script starts belongs to it. A rank ends when its process does; what is
-//! left of its group is killed then, and what it had written is passed on.
+//! **Model.** The launcher keeps the job's [store](crate::StoreServer), starts one process a rank, and supervises
+//! them in one loop that polls their pidfds and output pipes, with a deadline. A rank is the process that was started
+//! and, for cleaning up, its process group: what a wrapper script starts belongs to it. A rank ends when its process
+//! does; what is left of its group is killed then, and what it had written is passed on.
 //!
-//! **One failure ends all.** The first rank that exits with another code than 0, or dies by a signal, is the failure. The
-//! others get a grace period to notice and say so themselves, then SIGTERM, then after as long again SIGKILL. A job that runs
-//! into its timeout, output that cannot be written, and SIGINT, SIGTERM or SIGHUP to the launcher (where it
-//! [forwards](Launch::forward_signals) them) skip the grace period; a further signal skips the next one.
+//! **One failure ends all.** The first rank that exits with another code than 0, or dies by a signal, is the failure.
+//! The others get a grace period to notice and say so themselves, then SIGTERM, then after as long again SIGKILL. A
+//! job that runs into its timeout, output that cannot be written, and SIGINT, SIGTERM or SIGHUP to the launcher
+//! (where it [forwards](Launch::forward_signals) them) skip the grace period; a further signal skips the next one.
 //!
-//! **Nothing is left behind.** Before [`run`](Launch::run) returns, by any path, every rank was reaped, and what was left of
-//! its group has got SIGKILL. If the launcher itself dies, by SIGKILL too, each rank is killed by the kernel (`PR_SET_PDEATHSIG`) and its
-//! group by a small guardian process that outlives the launcher for that moment. Limits: a process that leaves its rank's
-//! group (`setsid`, `setpgid`, an interactive shell's job control) is out of reach; so are the children of a wrapper if the
-//! guardian is killed together with the launcher; a set-uid rank escapes the kernel's signal.
+//! **Nothing is left behind.** Before [`run`](Launch::run) returns, by any path, every rank was reaped, and what was
+//! left of its group has got SIGKILL. If the launcher itself dies, by SIGKILL too, each rank is killed by the kernel
+//! (`PR_SET_PDEATHSIG`) and its group by a small guardian process that outlives the launcher for that moment. Limits:
+//! a process that leaves its rank's group (`setsid`, `setpgid`, an interactive shell's job control) is out of reach;
+//! so are the children of a wrapper if the guardian is killed together with the launcher; a set-uid rank escapes the
+//! kernel's signal.
 //!
-//! **Output.** Each line of a rank's stdout and stderr goes to the launcher's stdout and stderr, behind `[rank] `, whole:
-//! lines of ranks never tear each other. Bytes are passed on as they are; a last line without newline gets one; a line of
-//! more than 1 MiB is broken. Or stdout is captured ([`Output::Captured`]), for a program that starts ranks of itself and
-//! collects their results. A launcher whose reader does not keep up holds its ranks up, and misses no deadline.
+//! **Output.** Each line of a rank's stdout and stderr goes to the launcher's stdout and stderr, behind `[rank] `,
+//! whole: lines of ranks never tear each other. Bytes are passed on as they are; a last line without newline gets
+//! one; a line of more than 1 MiB is broken. Or stdout is captured ([`Output::Captured`]), for a program that starts
+//! ranks of itself and collects their results. A launcher whose reader does not keep up holds its ranks up, and
+//! misses no deadline.
 
 mod exit;
 mod guardian;
@@ -58,7 +60,8 @@ pub enum Output {
 /// ```
 /// use campanile_bootstrap::{Launch, Output};
 ///
-/// let outcome = Launch::new("sh", ["-c", "echo $CAMPANILE_RANK of $CAMPANILE_WORLD_SIZE"], 2).output(Output::Captured).run()?;
+/// let script = "echo $CAMPANILE_RANK of $CAMPANILE_WORLD_SIZE";
+/// let outcome = Launch::new("sh", ["-c", script], 2).output(Output::Captured).run()?;
 /// assert!(outcome.failure.is_none());
 /// assert_eq!(outcome.ranks[1].stdout, b"1 of 2\n");
 /// # Ok::<(), campanile_bootstrap::LaunchError>(())
@@ -113,8 +116,8 @@ impl Launch {
         self
     }
 
-    /// Gives every rank the settings of `config` that are not defaults, whatever the launcher's environment and file say.
-    /// Without, they read these themselves, so what the launcher was told by other means does not reach them.
+    /// Gives every rank the settings of `config` that are not defaults, whatever the launcher's environment and file
+    /// say. Without, they read these themselves, so what the launcher was told by other means does not reach them.
     #[must_use]
     pub fn config(mut self, config: &Config) -> Self {
         // The file was read here; it would override the environment.
@@ -148,8 +151,8 @@ impl Launch {
         self
     }
 
-    /// Whether SIGINT, SIGTERM and SIGHUP to this process are passed on to the ranks while the job runs, instead of what they
-    /// do otherwise. For a program whose whole business is the job. Default: no.
+    /// Whether SIGINT, SIGTERM and SIGHUP to this process are passed on to the ranks while the job runs, instead of
+    /// what they do otherwise. For a program whose whole business is the job. Default: no.
     #[must_use]
     pub fn forward_signals(mut self, forward: bool) -> Self {
         self.forward_signals = forward;

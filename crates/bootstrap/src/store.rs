@@ -1,8 +1,8 @@
 //! The store of a job of processes: [`StoreServer`] in the launcher, [`StoreClient`] in each rank.
 //!
-//! **Protocol.** A subset of torch's `TCPStore` (`torch/csrc/distributed/c10d/TCPStore.cpp`, `TCPStoreBackend.hpp`): a
-//! request is an opcode of one byte and its arguments, integers little-endian, strings and values behind a 64-bit length,
-//! lists behind a 64-bit count. The first request of a connection is `VALIDATE` with a magic number.
+//! **Protocol.** A subset of torch's `TCPStore` (`torch/csrc/distributed/c10d/TCPStore.cpp`, `TCPStoreBackend.hpp`):
+//! a request is an opcode of one byte and its arguments, integers little-endian, strings and values behind a 64-bit
+//! length, lists behind a 64-bit count. The first request of a connection is `VALIDATE` with a magic number.
 //!
 //! | request | arguments | answer |
 //! |---|---|---|
@@ -15,16 +15,16 @@
 //! | `CANCEL_WAIT` 12 | | 1; a 0 may be under way before it |
 //! | `PING` 13 | u32 | the same |
 //!
-//! A wait with a deadline is `WAIT`, and `CANCEL_WAIT` when the deadline has passed. Requests of a connection are answered
-//! in order, so a value that was there in time is never missed.
+//! A wait with a deadline is `WAIT`, and `CANCEL_WAIT` when the deadline has passed. Requests of a connection are
+//! answered in order, so a value that was there in time is never missed.
 //!
 //! **Transport.** A Unix stream socket in the abstract namespace: no file, gone with the launcher. Each side makes sure
 //! that the other runs as the same user (`SO_PEERCRED`).
 //!
 //! **Invariants.** The server is one thread and never waits for a client: what a client does not read is kept, and
 //! nothing more is read from that client until it has. A client that dies, at any byte, or speaks nonsense, loses its
-//! connection and nothing else. Messages are bounded by the limits of torch's server. A client learns that the server is
-//! gone by the end of the stream, at once.
+//! connection and nothing else. Messages are bounded by the limits of torch's server. A client learns that the server
+//! is gone by the end of the stream, at once.
 
 mod client;
 mod server;

@@ -7,12 +7,15 @@ use std::sync::Arc;
 
 use campanile::host::clock::now_ns;
 use campanile::host::copy::Copier;
+
 use campanile::{Barrier, Communicator, MemoryKind, Window};
+
+use crate::buffer::Buffer;
 
 /// A copy of given bytes between all ranks.
 pub struct Limit {
     window: Window,
-    source: Vec<u8>,
+    source: Buffer,
     /// Bytes from this rank to each rank.
     bytes: Vec<usize>,
     rank: usize,
@@ -28,8 +31,8 @@ impl Limit {
         }
         let stride = most.next_multiple_of(4096);
         let window = comm.window(stride * comm.ranks(), MemoryKind::Host)?;
-        // Written once, so that the pages are there.
-        let source = vec![1; bytes.iter().sum()];
+        let mut source = Buffer::new(bytes.iter().sum())?;
+        source.as_mut_slice().fill(1);
         Ok(Some(Self { window, source, bytes, rank: comm.rank(), stride }))
     }
 
@@ -37,7 +40,7 @@ impl Limit {
     pub fn copy(&self, barrier: &mut Barrier) -> anyhow::Result<[u64; 2]> {
         barrier.wait()?;
         let start = now_ns();
-        let copier = Copier::for_bytes(self.source.len());
+        let copier = Copier::for_bytes(self.source.as_slice().len());
         let (ranks, mut at) = (self.bytes.len(), 0);
         for step in 0..ranks {
             let peer = (self.rank + step) % ranks;
@@ -46,7 +49,7 @@ impl Limit {
             // has the sum of all `bytes`.
             unsafe {
                 let to = base.as_ptr().add(self.rank * self.stride);
-                copier.copy(to, self.source.as_ptr().add(at), self.bytes[peer]);
+                copier.copy(to, self.source.as_slice().as_ptr().add(at), self.bytes[peer]);
             }
             at += self.bytes[peer];
         }

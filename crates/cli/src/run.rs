@@ -1,7 +1,7 @@
 //! `campanile run`: N ranks of a program on this machine.
 //!
-//! Each line that a rank writes is passed on behind `[rank] `; one failure ends all. How, and what the limits are, is said
-//! at [`Launch`].
+//! Each line that a rank writes is passed on behind `[rank] `; one failure ends all. How, and what the limits are, is
+//! said at [`Launch`].
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -216,8 +216,8 @@ variables! {
     /// Name of the transport that connects the ranks, one of those that `campanile info` lists.
     "CAMPANILE_TRANSPORT": Job, transport, with_transport: String = "shm", Kind::TEXT;
 
-    /// Upper bound of every wait, on the host and on devices; when it is reached the wait ends in an error that names the
-    /// peer.
+    /// Upper bound of every wait, on the host and on devices; when it is reached the wait ends in an error that names
+    /// the peer.
     "CAMPANILE_TIMEOUT": Job, timeout, with_timeout: Duration = "30s", Kind::DURATION;
 
     /// How windows reach peers: load / store where it reaches and queues elsewhere, or one of them forced.
@@ -226,8 +226,8 @@ variables! {
     /// Slots of each queue.
     "CAMPANILE_QUEUE_DEPTH": Job, queue_depth, with_queue_depth: usize = "256", Kind::DEPTH;
 
-    /// Whether each launched rank is bound to its own physical cores. Ranks that are threads of a program are not, unless
-    /// it asks.
+    /// Whether each launched rank is bound to its own physical cores. Ranks that are threads of a program are not,
+    /// unless it asks.
     "CAMPANILE_BIND": Job, bind, with_bind: Bind = "cores", Kind::<Bind>::CHOICE;
 
     /// Whether windows are put on huge pages, where the machine gives them.

@@ -13,9 +13,9 @@ use crate::protocol::Round;
 use crate::tokens::Tokens;
 use campanile_core::MoeMode;
 
-/// Tokens between two advances of the ROWS words in the throughput schedule: 64 rows of 14 KiB are 0.9 MiB, some 100 µs
-/// of copying, against about 0.1 µs a word.
-const ADVANCE_EVERY: usize = 64;
+/// Tokens between two advances of the ROWS words in the throughput schedule. A word costs the drain of the store buffer,
+/// about a microsecond behind rows that miss; 256 rows of 14 KiB are some 300 µs.
+const ADVANCE_EVERY: usize = 256;
 
 /// Where the rows for one owner go: this source's part of its planes, or of the staging for it.
 #[derive(Clone, Copy)]
@@ -116,20 +116,20 @@ impl Moe {
                     let words = target.meta.add(ordinal * planes.meta.stride).cast::<i32>();
                     words.write(token as i32);
                     for (slot, &expert) in slots.iter().enumerate() {
-                        let here = expert >= 0 && config.expert_rank[expert as usize] == route.owner;
-                        let number = if here { plan.local_number[expert as usize] } else { -1 };
-                        words.add(1 + slot).write(number);
-                        if config.weighted {
-                            let weight = if here { tokens.topk_weights[token * topk + slot] } else { 0.0 };
-                            words.add(1 + topk + slot).cast::<f32>().write(weight);
+                        words.add(1 + slot).write(plan.number_on(expert, route.owner));
+                    }
+                    if config.weighted {
+                        let weights = words.add(1 + topk).cast::<f32>();
+                        for (slot, &weight) in tokens.topk_weights[token * topk..][..topk].iter().enumerate() {
+                            let here = words.add(1 + slot).read() >= 0;
+                            weights.add(slot).write(if here { weight } else { 0.0 });
                         }
                     }
-                    let scales = target.scales.add(ordinal * planes.scales.stride).cast::<f32>();
-                    std::ptr::copy_nonoverlapping(
-                        tokens.scales.as_ptr().add(token * config.scales),
-                        scales,
-                        config.scales,
-                    );
+                    if config.scales > 0 {
+                        let scales = target.scales.add(ordinal * planes.scales.stride).cast::<f32>();
+                        let from = tokens.scales.as_ptr().add(token * config.scales);
+                        std::ptr::copy_nonoverlapping(from, scales, config.scales);
+                    }
                 }
             }
         }

@@ -131,8 +131,8 @@ pub struct Plan {
     pub(crate) config: MoeConfig,
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
-    /// Number of each expert among those of its rank, ascending.
-    pub(crate) local_number: Vec<i32>,
+    /// Rank of each expert, and its number among those of that rank, ascending.
+    places: Vec<(u32, i32)>,
     /// Experts of each rank.
     pub(crate) local_experts: Vec<usize>,
     pub(crate) words: ArenaRegion,
@@ -166,12 +166,12 @@ impl Plan {
     pub fn new(config: MoeConfig, rank: usize, ranks: usize, paths: PlanPaths) -> Result<Self, PlanError> {
         check(&config, ranks)?;
         let mut local_experts = vec![0; ranks];
-        let local_number = config.expert_rank.iter().map(|&owner| {
+        let places = config.expert_rank.iter().map(|&owner| {
             let count: &mut usize = &mut local_experts[owner as usize];
             *count += 1;
-            (*count - 1) as i32
+            (owner, (*count - 1) as i32)
         });
-        let local_number = local_number.collect();
+        let places = places.collect();
 
         let MoeConfig { capacity, hidden, topk, .. } = config;
         let word_map = WordMap { sets: config.sets, ranks };
@@ -209,7 +209,7 @@ impl Plan {
             })
         });
         let sets = sets.collect::<Result<_, ArenaError>>()?;
-        Ok(Self { config, rank, ranks, local_number, local_experts, words, word_map, sets, arena })
+        Ok(Self { config, rank, ranks, places, local_experts, words, word_map, sets, arena })
     }
 
     /// The config.
@@ -236,6 +236,15 @@ impl Plan {
     pub fn expert(&self, local: usize) -> Option<usize> {
         let owned = |(_, owner): &(usize, &u32)| **owner as usize == self.rank;
         self.config.expert_rank.iter().enumerate().filter(owned).nth(local).map(|(expert, _)| expert)
+    }
+
+    /// Number of `expert` among those of `owner`; −1 if it lives elsewhere or is −1 itself.
+    #[inline]
+    pub(crate) fn number_on(&self, expert: i32, owner: u32) -> i32 {
+        match self.places.get(expert as usize) {
+            Some(&(rank, number)) if rank == owner => number,
+            _ => -1,
+        }
     }
 
     pub(crate) fn set(&self, set: Set) -> &SetPlanes {
@@ -314,7 +323,9 @@ mod tests {
             }
         }
         assert_eq!(plans[0].local_experts, [3, 3, 3, 1]);
-        assert_eq!(plans[0].local_number, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]);
+        let numbers: Vec<_> = (0..10).map(|expert| plans[0].number_on(expert, expert as u32 / 3)).collect();
+        assert_eq!(numbers, [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!((plans[0].number_on(3, 0), plans[0].number_on(-1, 0)), (-1, -1));
     }
 
     #[test]

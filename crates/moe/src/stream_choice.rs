@@ -5,17 +5,21 @@
 //! So both ways are tried and the faster one is kept, for each size of work on its own; the other one is tried again now
 //! and then. The bits that are moved are the same.
 //!
-//! What one way leaves in the caches is paid for by the next use, so only the second use in a row of a way counts. A
-//! descheduled thread makes single samples worthless, so a way is judged by the best of its last few.
+//! What one way leaves in the caches is paid for by the next uses, so a way is used some times in a row, and only the last of
+//! them count. A descheduled thread makes single samples worthless, so a way is judged by the best of its last few.
 
-/// Uses of a way in a row: the first pays for what the other way left, the second is measured.
-const RUN: u32 = 2;
-/// Runs of each way at the start.
-const TRIALS: u32 = 2;
-/// Uses of the better way between two runs of the other.
-const RETRY_AFTER: u32 = 126;
+/// Uses of a way in a row when it is tried.
+const RUN: u32 = 4;
+/// The first of them that pay for what the other way left.
+const SETTLING: u32 = 2;
+/// Uses at the start in which the ways take turns.
+const TRIAL: u32 = 4 * RUN;
+/// Uses of the better way between two runs of the other: soon at first, twice as late whenever it is confirmed.
+const RETRY_AFTER: std::ops::RangeInclusive<u32> = 12..=384;
 /// Samples by which a way is judged.
-const SAMPLES: usize = 3;
+const SAMPLES: usize = 4;
+/// Streaming must be this much faster: ordinary stores leave the bytes where a reader on this core finds them.
+const MARGIN: f32 = 0.95;
 
 /// A choice between ordinary and streaming stores, by size of work.
 #[derive(Clone, Debug)]
@@ -31,6 +35,10 @@ struct Size {
     /// Uses in a row of `current`.
     run: u32,
     current: bool,
+    /// Uses of the better way in this cycle.
+    period: u32,
+    /// What was better when this cycle began.
+    better: bool,
     /// Nanoseconds a byte of the last samples: ordinary, streaming.
     samples: [[f32; SAMPLES]; 2],
     /// Where the next sample of each goes.
@@ -38,20 +46,46 @@ struct Size {
 }
 
 impl Size {
-    const NEW: Self = Self { uses: 0, run: 0, current: false, samples: [[f32::INFINITY; SAMPLES]; 2], next: [0; 2] };
+    const NEW: Self = Self {
+        uses: 0,
+        run: 0,
+        current: false,
+        period: *RETRY_AFTER.start(),
+        better: false,
+        samples: [[f32::INFINITY; SAMPLES]; 2],
+        next: [0; 2],
+    };
 
     fn best(&self, streaming: bool) -> f32 {
         self.samples[usize::from(streaming)].iter().copied().fold(f32::INFINITY, f32::min)
     }
 
+    /// Whether streaming is better by what is known.
+    fn streaming_is_better(&self) -> bool {
+        self.best(true) < MARGIN * self.best(false)
+    }
+
     fn wanted(&self) -> bool {
-        let trials = 2 * RUN * TRIALS;
-        if self.uses < trials {
+        if self.uses < TRIAL {
             return (self.uses / RUN) % 2 == 1;
         }
-        let better = self.best(true) < self.best(false);
         // The last run of a cycle goes to the other way.
-        if self.uses - trials < RETRY_AFTER { better } else { !better }
+        self.better != (self.uses - TRIAL >= self.period)
+    }
+
+    /// Moves on after a use.
+    fn advance(&mut self) {
+        self.uses += 1;
+        if self.uses == TRIAL {
+            self.better = self.streaming_is_better();
+        }
+        if self.uses == TRIAL + self.period + RUN {
+            let better = self.streaming_is_better();
+            let confirmed = better == self.better;
+            self.period = if confirmed { (2 * self.period).min(*RETRY_AFTER.end()) } else { *RETRY_AFTER.start() };
+            self.better = better;
+            self.uses = TRIAL;
+        }
     }
 }
 
@@ -76,15 +110,12 @@ impl StreamChoice {
     /// The `bytes` that were chosen for last took so long.
     pub(crate) fn record(&mut self, bytes: usize, nanoseconds: u64) {
         let size = self.size(bytes);
-        if size.run >= RUN {
+        if size.run > SETTLING {
             let way = usize::from(size.current);
             size.samples[way][size.next[way]] = nanoseconds as f32 / bytes.max(1) as f32;
             size.next[way] = (size.next[way] + 1) % SAMPLES;
         }
-        size.uses += 1;
-        if size.uses == 2 * RUN * TRIALS + RETRY_AFTER + RUN {
-            size.uses = 2 * RUN * TRIALS;
-        }
+        size.advance();
     }
 }
 

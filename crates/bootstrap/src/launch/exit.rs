@@ -53,8 +53,8 @@ impl fmt::Display for Exit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A rank failed, this one first. Of several at the same time, one that was killed by a signal: the others may have ended
-    /// because of it.
+    /// A rank failed, this one first. Of several at the same time, one that was killed by a signal: the others may
+    /// have ended because of it.
     Rank {
         /// Which.
         rank: Rank,

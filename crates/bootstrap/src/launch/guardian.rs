@@ -1,10 +1,10 @@
 //! The guardian: a process that kills what a launcher that died by SIGKILL leaves behind.
 //!
-//! `PR_SET_PDEATHSIG` reaches the processes that the launcher started, but not what these started: a rank behind a wrapper
-//! script would live on. So before the ranks, the launcher forks a guardian into a session of its own, and each rank
-//! makes its process group known to it over a socket before it runs its program. When the last end of that socket closes,
-//! the launcher has died, and the guardian kills every group that is still known. A rank that was reaped is made unknown
-//! first, so that its number, which may come to mean another group, is never used again.
+//! `PR_SET_PDEATHSIG` reaches the processes that the launcher started, but not what these started: a rank behind a
+//! wrapper script would live on. So before the ranks, the launcher forks a guardian into a session of its own, and
+//! each rank makes its process group known to it over a socket before it runs its program. When the last end of that
+//! socket closes, the launcher has died, and the guardian kills every group that is still known. A rank that was
+//! reaped is made unknown first, so that its number, which may come to mean another group, is never used again.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -26,9 +26,9 @@ impl Guardian {
         // Boundaries of messages are kept, and writers do not mix.
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let mut groups = vec![0; ranks];
-        // SAFETY: other threads of this process may hold locks of the allocator or of anything else at the moment of the
-        // fork, which the child then never sees released. `guard` therefore does nothing but system calls and plain
-        // stores to memory that was allocated before, and does not return.
+        // SAFETY: other threads of this process may hold locks of the allocator or of anything else at the moment of
+        // the fork, which the child then never sees released. `guard` therefore does nothing but system calls and
+        // plain stores to memory that was allocated before, and does not return.
         match unsafe { libc::fork() } {
             0 => guard(theirs.as_raw_fd(), &mut groups),
             child => match Pid::from_raw(child) {
@@ -51,7 +51,8 @@ impl Guardian {
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        // It is our child, not yet waited for, so the number means it. It dies at once: it is never stuck in the kernel.
+        // It is our child, not yet waited for, so the number means it. It dies at once: it is never stuck in the
+        // kernel.
         let _ = rustix::process::kill_process(self.process, Signal::KILL);
         while matches!(rustix::process::waitpid(Some(self.process), WaitOptions::empty()), Err(rustix::io::Errno::INTR))
         {

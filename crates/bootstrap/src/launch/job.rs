@@ -103,8 +103,9 @@ impl<'a> Job<'a> {
             guardian::make_known(&guardian);
             die_with_parent(launcher)
         };
-        // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are allowed: `make_known` is a
-        // `getpid` and a `send`, `die_with_parent` is said to be one by its documentation; nothing is allocated.
+        // SAFETY: the closure runs between fork and exec, where only async-signal-safe calls are allowed:
+        // `make_known` is a `getpid` and a `send`, `die_with_parent` is said to be one by its documentation; nothing
+        // is allocated.
         unsafe { command.pre_exec(before_exec) };
         let mut child = command.spawn().map_err(|reason| match reason.raw_os_error() {
             // No number: the name has a NUL in it.
@@ -196,8 +197,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether a rank has failed, all have ended, and only the reader of their output is slow. It is waited for like after
-    /// a success: the end of the output is what tells why.
+    /// Whether a rank has failed, all have ended, and only the reader of their output is slow. It is waited for like
+    /// after a success: the end of the output is what tells why.
     fn only_read_by_nobody(&self) -> bool {
         let failure = self.ending.as_ref().map(|ending| &ending.failure);
         matches!(failure, Some(Failure::Rank { .. })) && self.all_ended()

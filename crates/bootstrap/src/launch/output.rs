@@ -107,8 +107,8 @@ impl Pipe {
         0
     }
 
-    /// Reads what is there and then closes the pipe, whoever else may still hold its other end: its rank has ended, and had
-    /// written no more than fits into the pipe.
+    /// Reads what is there and then closes the pipe, whoever else may still hold its other end: its rank has ended,
+    /// and had written no more than fits into the pipe.
     pub(super) fn drain(&mut self, sinks: &mut [Sink]) {
         while self.poll_fd(sinks).is_some() {
             let capacity = || self.fd.as_ref().and_then(|fd| rustix::pipe::fcntl_getpipe_size(fd).ok()).unwrap_or(0);

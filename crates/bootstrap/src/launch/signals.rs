@@ -91,8 +91,8 @@ impl Drop for Signals {
 
 /// The handler. Only async-signal-safe calls; `errno` of the interrupted code is kept.
 extern "C" fn on_signal(signal: libc::c_int) {
-    // SAFETY: `getpid` and `write` are async-signal-safe; the buffer is a local of one byte; `__errno_location` gives this
-    // thread's `errno`, which is an int that lives as long as the thread.
+    // SAFETY: `getpid` and `write` are async-signal-safe; the buffer is a local of one byte; `__errno_location` gives
+    // this thread's `errno`, which is an int that lives as long as the thread.
     unsafe {
         if libc::getpid() != OWNER.load(Ordering::Acquire) {
             return;
@@ -117,8 +117,8 @@ fn action(handler: libc::sighandler_t) -> libc::sigaction {
 fn replace(signal: i32, new: Option<&libc::sigaction>) -> io::Result<libc::sigaction> {
     let mut previous = MaybeUninit::zeroed();
     let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `new` is null or a valid action, whose handler is async-signal-safe (`on_signal`) or was installed before;
-    // `previous` is valid for writes.
+    // SAFETY: `new` is null or a valid action, whose handler is async-signal-safe (`on_signal`) or was installed
+    // before; `previous` is valid for writes.
     match unsafe { libc::sigaction(signal, new, previous.as_mut_ptr()) } {
         // SAFETY: the call has written it.
         0 => Ok(unsafe { previous.assume_init() }),

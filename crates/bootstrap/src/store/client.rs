@@ -31,7 +31,8 @@ pub struct StoreClient {
 }
 
 impl StoreClient {
-    /// Connects `rank` of a job of `ranks` to the store at `address`, which must answer within `timeout`, now and later.
+    /// Connects `rank` of a job of `ranks` to the store at `address`, which must answer within `timeout`, now and
+    /// later.
     ///
     /// # Errors
     /// [`BootstrapError::Store`] if nobody listens there, or not as our user, or it does not speak the protocol.
@@ -143,8 +144,8 @@ impl Connection {
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(failed("socket"))?;
         loop {
-            // A full backlog cannot be polled for; a blocking connect waits for it as long as a send may take. A timeout
-            // of 0 would mean none.
+            // A full backlog cannot be polled for; a blocking connect waits for it as long as a send may take. A
+            // timeout of 0 would mean none.
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let left = left.map(|left| left.max(Duration::from_millis(1)));
             sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, left).map_err(failed("setsockopt"))?;

@@ -251,8 +251,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Closing alone would not do: a child of this process may hold copies of the sockets, for the time between fork and exec
-        // at least. This way whoever connects is refused, and clients see the end of their streams.
+        // Closing alone would not do: a child of this process may hold copies of the sockets, for the time between
+        // fork and exec at least. This way whoever connects is refused, and clients see the end of their streams.
         let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
     }
 }

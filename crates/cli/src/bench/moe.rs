@@ -19,6 +19,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use super::{Span, Summary, print_json};
+use crate::buffer::Buffer;
 use crate::exit::Error;
 use crate::job::Job;
 use crate::limit::Limit;
@@ -70,9 +71,10 @@ fn dtype(name: &str) -> Result<DType, String> {
     DType::parse(name).ok_or_else(|| DType::ALL.map(DType::name).join(", "))
 }
 
-/// Rounds of a block, and copies after it.
-const BLOCK: usize = 10;
-const COPIES: usize = 3;
+/// Rounds of a block.
+const BLOCK: usize = 50;
+/// Copies after a block, and rounds after them that are not timed, since the copies have taken the caches.
+const COPIES: usize = 5;
 /// Elements that a block scale covers.
 const SCALE_BLOCK: usize = 128;
 
@@ -160,8 +162,10 @@ impl Settings {
         }
         let mut measured = Measured { rows, combine_by: moe.combine_by().to_string(), ..Measured::default() };
 
-        let tokens = Tokens::of(&problem, rank);
-        let mut out = vec![0; self.tokens * problem.combine_dtype.row_bytes(self.hidden)];
+        let x = Buffer::of(&problem.ranks[rank].x)?;
+        let tokens = Tokens { x: x.as_slice(), ..Tokens::of(&problem, rank) };
+        let mut out = Buffer::new(self.tokens * problem.combine_dtype.row_bytes(self.hidden))?;
+        let out = out.as_mut_slice();
         let mut weights = vec![0.0; self.tokens * self.topk];
         let mut expected = model::solve(&problem);
         expected.ranks.iter_mut().for_each(|rank| rank.received = Received::default());
@@ -173,9 +177,9 @@ impl Settings {
 
         let handle = moe.dispatch(Set(0), &tokens)?;
         with_experts(&mut moe, &problem, Layout::Rows, handle, |moe, handle, outputs| {
-            moe.combine(handle, outputs, &mut out, Some(&mut weights))
+            moe.combine(handle, outputs, out, Some(&mut weights))
         })?;
-        verify(&out, &weights).context("the first round")?;
+        verify(out, &weights).context("the first round")?;
 
         let mut round = |out: &mut [u8], weights: &mut [f32], barrier: &mut Barrier| -> anyhow::Result<[Span; 2]> {
             barrier.wait()?;
@@ -188,11 +192,11 @@ impl Settings {
             Ok([[dispatch, dispatched], [combine, now_ns()]])
         };
         for _ in 0..self.warmup {
-            round(&mut out, &mut weights, &mut barrier)?;
+            round(out, &mut weights, &mut barrier)?;
         }
         while measured.dispatch.len() < self.iters {
             for _ in 0..BLOCK.min(self.iters - measured.dispatch.len()) {
-                let [dispatch, combine] = round(&mut out, &mut weights, &mut barrier)?;
+                let [dispatch, combine] = round(out, &mut weights, &mut barrier)?;
                 measured.dispatch.push(dispatch);
                 measured.combine.push(combine);
             }
@@ -202,12 +206,13 @@ impl Settings {
                     spans.push(limit.copy(&mut barrier)?);
                 }
             }
-            // Not timed: the copies have taken the caches.
-            round(&mut out, &mut weights, &mut barrier)?;
+            for _ in 0..COPIES {
+                round(out, &mut weights, &mut barrier)?;
+            }
         }
         out.fill(0xa5);
-        round(&mut out, &mut weights, &mut barrier)?;
-        verify(&out, &weights).context("the last round")?;
+        round(out, &mut weights, &mut barrier)?;
+        verify(out, &weights).context("the last round")?;
         measured.verified = true;
         Ok(serde_json::to_vec(&measured)?)
     }

@@ -6,8 +6,8 @@ use super::choice::Choice;
 use super::{ConfigError, Source};
 use crate::QueueOptions;
 
-/// How values of one kind are read and shown. What [`show`](Self::show) makes of a value, [`parse`](Self::parse) accepts
-/// exactly if the value is allowed.
+/// How values of one kind are read and shown. What [`show`](Self::show) makes of a value, [`parse`](Self::parse)
+/// accepts exactly if the value is allowed.
 pub(super) struct Kind<T> {
     allowed: fn() -> String,
     parse: fn(&str) -> Option<T>,
@@ -104,8 +104,8 @@ fn decimal(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-const DURATION_ALLOWED: &str = "seconds, as 30 or 0.5, or a number with a unit, as 500ms, 30s or 2min (us, ms, s, min); more than \
-    0 and at most a year";
+const DURATION_ALLOWED: &str = "seconds, as 30 or 0.5, or a number with a unit, as 500ms, 30s or 2min (us, ms, s, min); more \
+    than 0 and at most a year";
 
 /// An upper bound keeps `Instant` arithmetic far from overflow; who wants to wait longer does not want a deadline.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
