@@ -76,7 +76,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         value: setting.value,
     });
     let topology = Topology::of_machine().map_err(|error| anyhow!("{error}"))?;
-    let caches = Caches::of_cpu(std::path::Path::new("/sys"), 0);
+    let caches = Caches::of_cpu(std::path::Path::new("/"), 0);
     let info = Info {
         version: env!("CARGO_PKG_VERSION"),
         devices: devices.collect(),

@@ -69,7 +69,8 @@ pub enum Store {
     /// Non-temporal stores, which save reading the destination's lines from memory first. They win when the rows and
     /// results of a call together exceed the cache (measured: from some 16 MiB), and lose when the results are used at
     /// once. A hint: a destination that does not start a cache line is written with ordinary stores, because streamed
-    /// parts of lines cost more than they save. The stores are ordered before whatever the caller does next.
+    /// parts of lines cost more than they save. This thread sees them at once; before another thread is told of the
+    /// results, after a whole run of rows, [`streaming_fence`](campanile_host::copy::streaming_fence).
     Streaming,
 }
 
@@ -182,11 +183,6 @@ impl Kernels {
                 0 => dst.write_bytes(0, bytes),
                 n => table.get(n).unwrap_or(&table[rows::ANY])(dst, rows, bytes),
             }
-        }
-        #[cfg(target_arch = "x86_64")]
-        if streaming {
-            // SAFETY: SSE is part of x86-64.
-            unsafe { std::arch::x86_64::_mm_sfence() }
         }
     }
 

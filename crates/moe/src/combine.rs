@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use campanile_host::clock::now_ns;
-use campanile_host::copy::Copier;
+use campanile_host::copy::{Copier, streaming_fence};
 
 use crate::arithmetic::Store;
 use crate::error::MoeError;
@@ -69,7 +69,9 @@ impl Moe {
             }
         }
         if let Some(weights) = out_weights {
-            self.collect_weights(round, weights);
+            for (token, out) in weights.chunks_exact_mut(self.plan.config().topk).enumerate() {
+                self.collect_weights(round, self.routes[round.set.index()].of(token), out);
+            }
         }
         for owner in self.peers() {
             let done = self.protocol.publish_done(round, owner)?;
@@ -190,41 +192,50 @@ impl Moe {
         unsafe { base.as_ptr().add(at).cast_const() }
     }
 
+    /// Sums the results of some tokens.
     fn sum_tokens(&mut self, round: Round, tokens: Range<usize>, out: &mut [u8], store: Store) {
         let config = self.plan.config();
         let (dtype, hidden) = (config.combine_dtype, config.hidden);
         let row_bytes = dtype.row_bytes(hidden);
         let mut rows = std::mem::take(&mut self.scratch.rows);
+        let routes = &self.routes[round.set.index()];
         for token in tokens {
             rows.clear();
-            rows.extend(self.routes[round.set.index()].of(token).iter().map(|&route| self.result(round, route)));
+            rows.extend(routes.of(token).iter().map(|&route| self.result(round, route)));
             let to = &mut out[token * row_bytes..][..row_bytes];
             // SAFETY: every result stands (its word was waited for) and is not written before this rank's DONE_C;
             // `to` is the caller's, disjoint from every window.
             unsafe { self.kernels.reduce_rows(dtype, to.as_mut_ptr(), &rows, hidden, store) };
         }
+        if store == Store::Streaming {
+            streaming_fence();
+        }
         self.scratch.rows = rows;
     }
 
-    /// The weight of each slot that was valid, from the rank that owns it; 0 for the others. A slot lives on one rank
-    /// and is 0 on all others, so joining the bits keeps every bit of it.
-    fn collect_weights(&self, round: Round, out: &mut [f32]) {
+    /// Where the weights of a route are read: at its owner by pull, in this rank's `return_weights` by push.
+    #[inline]
+    fn weights(&self, round: Round, route: Route) -> *const f32 {
         let (plan, planes) = (&self.plan, self.plan.set(round.set));
-        let topk = plan.config().topk;
-        for (token, out) in out.chunks_exact_mut(topk).enumerate() {
-            out.fill(0.0);
-            for route in self.routes[round.set.index()].of(token) {
-                let (owner, ordinal) = (route.owner as usize, route.ordinal as usize);
-                let (rank, at) = match self.combine {
-                    Combine::Pull => (owner, plan.at(&planes.meta, plan.rank, ordinal) + 4 * (1 + topk)),
-                    Combine::Push => (plan.rank, plan.at(&planes.return_weights, owner, ordinal)),
-                };
-                let base = self.window.map(rank).expect("by pull every rank is mapped, this rank always is");
-                // SAFETY: inside the window; written before the word that was waited for, 4-byte aligned.
-                let weights = unsafe { std::slice::from_raw_parts(base.as_ptr().add(at).cast::<f32>(), topk) };
-                for (out, weight) in out.iter_mut().zip(weights) {
-                    *out = f32::from_bits(out.to_bits() | weight.to_bits());
-                }
+        let (owner, ordinal) = (route.owner as usize, route.ordinal as usize);
+        let (rank, at) = match self.combine {
+            Combine::Pull => (owner, plan.at(&planes.meta, plan.rank, ordinal) + 4 * (1 + plan.config().topk)),
+            Combine::Push => (plan.rank, plan.at(&planes.return_weights, owner, ordinal)),
+        };
+        let base = self.window.map(rank).expect("by pull every rank is mapped, this rank always is");
+        // SAFETY: offsets of the plan are inside the window.
+        unsafe { base.as_ptr().add(at).cast_const().cast() }
+    }
+
+    /// The weight of each slot of a token that was valid, from the rank that owns it; 0 for the others. A slot lives on one
+    /// rank and is 0 on all others, so joining the bits keeps every bit of it.
+    fn collect_weights(&self, round: Round, routes: &[Route], out: &mut [f32]) {
+        out.fill(0.0);
+        for &route in routes {
+            // SAFETY: K weights inside the window, 4-byte aligned, written before the word that was waited for.
+            let weights = unsafe { std::slice::from_raw_parts(self.weights(round, route), out.len()) };
+            for (out, weight) in out.iter_mut().zip(weights) {
+                *out = f32::from_bits(out.to_bits() | weight.to_bits());
             }
         }
     }

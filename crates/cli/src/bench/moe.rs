@@ -1,7 +1,7 @@
 //! `campanile bench moe`: dispatch and combine, round after round, beside copies of the same bytes.
 //!
 //! A round is dispatch, then combine by results that the experts wrote in place in the first round, each between two
-//! barriers. Rounds run in blocks; between blocks the same ranks copy the same bytes (the limit). The result of the first
+//! barriers. The weights are not asked back, except in the first and last round, which are not timed. Rounds run in blocks; between blocks the same ranks copy the same bytes (the limit). The result of the first
 //! and of the last round is compared with the scalar model, bit for bit, each rank its own tokens.
 
 use std::sync::Arc;
@@ -69,6 +69,11 @@ pub struct Args {
 
 fn dtype(name: &str) -> Result<DType, String> {
     DType::parse(name).ok_or_else(|| DType::ALL.map(DType::name).join(", "))
+}
+
+/// Bytes that travel with a row of dispatch, and with a result of a timed combine, which does not ask for the weights.
+fn moved(problem: &Problem) -> [usize; 2] {
+    [row_bytes(problem)[0], problem.combine_dtype.row_bytes(problem.hidden)]
 }
 
 /// Rounds of a block.
@@ -156,7 +161,7 @@ impl Settings {
         let mut barrier = Barrier::new(comm)?;
         let rows = rows(&problem).swap_remove(rank);
         let mut limits = Vec::new();
-        for bytes in row_bytes(&problem) {
+        for bytes in moved(&problem) {
             let to_each = rows.iter().map(|&rows| rows as usize * bytes).collect();
             limits.push(Limit::new(comm, to_each, self.tokens * bytes)?);
         }
@@ -181,22 +186,23 @@ impl Settings {
         })?;
         verify(out, &weights).context("the first round")?;
 
-        let mut round = |out: &mut [u8], weights: &mut [f32], barrier: &mut Barrier| -> anyhow::Result<[Span; 2]> {
-            barrier.wait()?;
-            let dispatch = now_ns();
-            let handle = moe.dispatch(Set(0), &tokens)?;
-            let dispatched = now_ns();
-            barrier.wait()?;
-            let combine = now_ns();
-            moe.combine(handle, Outputs::InPlace, out, Some(weights))?;
-            Ok([[dispatch, dispatched], [combine, now_ns()]])
-        };
+        let mut round =
+            |out: &mut [u8], weights: Option<&mut [f32]>, barrier: &mut Barrier| -> anyhow::Result<[Span; 2]> {
+                barrier.wait()?;
+                let dispatch = now_ns();
+                let handle = moe.dispatch(Set(0), &tokens)?;
+                let dispatched = now_ns();
+                barrier.wait()?;
+                let combine = now_ns();
+                moe.combine(handle, Outputs::InPlace, out, weights)?;
+                Ok([[dispatch, dispatched], [combine, now_ns()]])
+            };
         for _ in 0..self.warmup {
-            round(out, &mut weights, &mut barrier)?;
+            round(out, None, &mut barrier)?;
         }
         while measured.dispatch.len() < self.iters {
             for _ in 0..BLOCK.min(self.iters - measured.dispatch.len()) {
-                let [dispatch, combine] = round(out, &mut weights, &mut barrier)?;
+                let [dispatch, combine] = round(out, None, &mut barrier)?;
                 measured.dispatch.push(dispatch);
                 measured.combine.push(combine);
             }
@@ -207,11 +213,12 @@ impl Settings {
                 }
             }
             for _ in 0..COPIES {
-                round(out, &mut weights, &mut barrier)?;
+                round(out, None, &mut barrier)?;
             }
         }
         out.fill(0xa5);
-        round(out, &mut weights, &mut barrier)?;
+        weights.fill(f32::NAN);
+        round(out, Some(&mut weights), &mut barrier)?;
         verify(out, &weights).context("the last round")?;
         measured.verified = true;
         Ok(serde_json::to_vec(&measured)?)
@@ -294,7 +301,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
             ratio: limit_gbps.map(|limit| wire_gbps / limit),
         }
     };
-    let [dispatch_row, combine_row] = row_bytes(&problem);
+    let [dispatch_row, combine_row] = moved(&problem);
     let report = Report {
         ranks: args.ranks,
         ranks_as: args.ranks_options.ranks_as.name(),
