@@ -1,8 +1,10 @@
 //! `campanile bench moe`: dispatch and combine, round after round, beside copies of the same bytes.
 //!
 //! A round is dispatch, then combine by results that the experts wrote in place in the first round, each between two
-//! barriers. The weights are not asked back, except in the first and last round, which are not timed. Rounds run in blocks; between blocks the same ranks copy the same bytes (the limit). The result of the first
-//! and of the last round is compared with the scalar model, bit for bit, each rank its own tokens.
+//! barriers. The weights are not asked back, except in the first and last round, which are not timed. The same ranks copy
+//! the same bytes (the limit) before the timed rounds and after them, not in between: the copies take the caches, which
+//! the rounds need some ten rounds to win back. The result of the first and of the last round is compared with the scalar
+//! model, bit for bit, each rank its own tokens.
 
 use std::sync::Arc;
 
@@ -76,10 +78,8 @@ fn moved(problem: &Problem) -> [usize; 2] {
     [row_bytes(problem)[0], problem.combine_dtype.row_bytes(problem.hidden)]
 }
 
-/// Rounds of a block.
-const BLOCK: usize = 50;
-/// Copies after a block, and rounds after them that are not timed, since the copies have taken the caches.
-const COPIES: usize = 5;
+/// Copies before the rounds, and again after them.
+const COPIES: usize = 10;
 /// Elements that a block scale covers.
 const SCALE_BLOCK: usize = 128;
 
@@ -108,6 +108,17 @@ struct Measured {
     rows: Vec<u64>,
     verified: bool,
     combine_by: String,
+}
+
+/// Copies what dispatch and what combine moves, some times.
+fn copy_all(limits: &[Option<Limit>], spans: &mut [Vec<Span>; 2], barrier: &mut Barrier) -> anyhow::Result<()> {
+    for (limit, spans) in limits.iter().zip(spans) {
+        let Some(limit) = limit else { continue };
+        for _ in 0..COPIES {
+            spans.push(limit.copy(barrier)?);
+        }
+    }
+    Ok(())
 }
 
 impl Settings {
@@ -197,25 +208,16 @@ impl Settings {
                 moe.combine(handle, Outputs::InPlace, out, weights)?;
                 Ok([[dispatch, dispatched], [combine, now_ns()]])
             };
+        copy_all(&limits, &mut measured.limits, &mut barrier)?;
         for _ in 0..self.warmup {
             round(out, None, &mut barrier)?;
         }
-        while measured.dispatch.len() < self.iters {
-            for _ in 0..BLOCK.min(self.iters - measured.dispatch.len()) {
-                let [dispatch, combine] = round(out, None, &mut barrier)?;
-                measured.dispatch.push(dispatch);
-                measured.combine.push(combine);
-            }
-            for (limit, spans) in limits.iter().zip(&mut measured.limits) {
-                let Some(limit) = limit else { continue };
-                for _ in 0..COPIES {
-                    spans.push(limit.copy(&mut barrier)?);
-                }
-            }
-            for _ in 0..COPIES {
-                round(out, None, &mut barrier)?;
-            }
+        for _ in 0..self.iters {
+            let [dispatch, combine] = round(out, None, &mut barrier)?;
+            measured.dispatch.push(dispatch);
+            measured.combine.push(combine);
         }
+        copy_all(&limits, &mut measured.limits, &mut barrier)?;
         out.fill(0xa5);
         weights.fill(f32::NAN);
         round(out, Some(&mut weights), &mut barrier)?;
