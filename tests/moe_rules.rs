@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use campanile::core::MoeCombine;
+use campanile::bootstrap::ThreadBootstrap;
+use campanile::core::{Bootstrap, MoeCombine};
 use campanile::moe::exchange::{Layout, with_experts};
+use campanile::shm::ShmPlugin;
 use campanile::{
-    CommError, CommOptions, Communicator, DType, Moe, MoeConfig, MoeError, OpenRound, Outputs, Path, Problem, Set,
-    Tokens, threads,
+    Barrier, CommError, CommOptions, Communicator, DType, FaultKind, Moe, MoeConfig, MoeError, OpenRound, Outputs, Path,
+    Problem, Set, Tokens, threads,
 };
 
 const HIDDEN: usize = 8;
@@ -233,5 +235,38 @@ fn an_empty_problem_is_one_too() {
             })?;
         }
         Ok(())
+    });
+}
+
+#[test]
+fn communicators_of_one_job_fail_apart() {
+    let options = |name: &str| CommOptions { name: name.to_owned(), ..CommOptions::default() };
+    std::thread::scope(|scope| {
+        for bootstrap in ThreadBootstrap::world(3) {
+            scope.spawn(move || {
+                let bootstrap: Arc<dyn Bootstrap> = Arc::new(bootstrap);
+                let make = |name| Communicator::new(Arc::clone(&bootstrap), &ShmPlugin, options(name)).map(Arc::new);
+                let (first, second) = (make("first").expect("it connects"), make("second").expect("it connects"));
+                let mut barriers = [&first, &second].map(|comm| Barrier::new(comm).expect("it is made"));
+                for barrier in &mut barriers {
+                    barrier.wait().expect("all are there");
+                }
+                let [of_first, of_second] = &mut barriers;
+                if first.rank() == 1 {
+                    first.abort();
+                    assert!(matches!(of_first.wait(), Err(CommError::Failed(_))));
+                } else {
+                    let error = of_first.wait().expect_err("rank 1 aborted");
+                    let fault = error.fault().expect("a fault");
+                    assert_eq!((fault.culprit.index(), fault.kind), (1, FaultKind::Aborted));
+                    assert!(matches!(of_first.wait(), Err(CommError::Failed(_))), "the first error is sticky");
+                }
+                for _ in 0..100 {
+                    of_second.wait().expect("the second has no fault");
+                }
+                let mut moe = Moe::new(&second, config(3)).expect("it is made");
+                round(&mut moe).expect("the second has no fault");
+            });
+        }
     });
 }
