@@ -7,8 +7,8 @@ use campanile::core::{Bootstrap, MoeCombine};
 use campanile::moe::exchange::{Layout, with_experts};
 use campanile::shm::ShmPlugin;
 use campanile::{
-    Barrier, CommError, CommOptions, Communicator, DType, FaultKind, Moe, MoeConfig, MoeError, OpenRound, Outputs, Path,
-    Problem, Set, Tokens, threads,
+    Barrier, CommError, CommOptions, Communicator, DType, FaultKind, Moe, MoeConfig, MoeError, OpenRound, Outputs,
+    Path, Problem, Set, Tokens, threads,
 };
 
 const HIDDEN: usize = 8;

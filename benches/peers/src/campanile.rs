@@ -59,7 +59,7 @@ impl Campanile {
                 cell.ranks,
                 cell.tokens,
                 effort.iterations(cell),
-                effort.warmup
+                effort.warmup(cell)
             ),
             Case::Put => "bench put -b 8 -e 16M -f 2 --json".into(),
             Case::Barrier => format!("bench barrier --ranks {} --json", cell.ranks),

@@ -47,7 +47,7 @@ impl Direct {
                             copy.into(),
                             rounding.into(),
                             effort.iterations(cell).to_string(),
-                            effort.warmup.to_string(),
+                            effort.warmup(cell).to_string(),
                             effort.budget.as_millis().to_string(),
                         ];
                         arms.push(self.arm("moe_direct", format!("{kind} {copy} {rounding}"), &args));

@@ -13,7 +13,7 @@ pub struct Effort {
     pub most_iterations: usize,
     /// Fewest timed iterations of a moe launch.
     pub fewest_iterations: usize,
-    /// Untimed iterations before them.
+    /// Most untimed iterations before them; see [`Effort::warmup`].
     pub warmup: usize,
     /// The C programs stop after this long, if they have 5 samples.
     pub budget: Duration,
@@ -33,7 +33,7 @@ impl Effort {
         rounds: 3,
         most_iterations: 200,
         fewest_iterations: 20,
-        warmup: 5,
+        warmup: 40,
         budget: Duration::from_millis(1500),
         batches: 20,
         limit: Duration::from_secs(60),
@@ -58,6 +58,12 @@ impl Effort {
     pub fn iterations(&self, cell: &Cell) -> usize {
         let scaled = self.most_iterations * 256 / (cell.ranks * cell.tokens).max(1);
         scaled.clamp(self.fewest_iterations, self.most_iterations)
+    }
+
+    /// Untimed iterations before them, the same for all sides: enough to try out ways of copying, and no more than are
+    /// timed.
+    pub fn warmup(&self, cell: &Cell) -> usize {
+        self.warmup.min(self.iterations(cell))
     }
 }
 

@@ -144,7 +144,7 @@ impl Mpi {
                         cell.tokens.to_string(),
                         form.to_owned(),
                         effort.iterations(cell).to_string(),
-                        effort.warmup.to_string(),
+                        effort.warmup(cell).to_string(),
                         effort.budget.as_millis().to_string(),
                     ]
                 };
