@@ -7,6 +7,7 @@
 use serde::Serialize;
 
 use crate::exit::Error;
+use crate::output::print;
 
 pub mod barrier;
 pub mod moe;
@@ -84,8 +85,7 @@ pub fn percentile(mut values: Vec<f64>, fraction: f64) -> f64 {
 
 /// Prints one JSON object.
 pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
-    println!("{}", serde_json::to_string(value)?);
-    Ok(())
+    print(&(serde_json::to_string(value)? + "\n"))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
 use crate::exit::Error;
+use crate::output::print;
 
 /// Arguments of `campanile info`.
 #[derive(clap::Args, Debug)]
@@ -58,6 +59,8 @@ struct Info {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
     let config = campanile::bootstrap::configuration().map_err(Error::input)?;
+    campanile::plugin(&config).map_err(Error::input)?;
+    config.launched().map_err(Error::input)?;
     let devices = campanile::plugins().iter().flat_map(|plugin| {
         let info = plugin.info();
         plugin.probe().into_iter().map(move |probed| Device {
@@ -94,29 +97,29 @@ pub fn main(args: &Args) -> Result<(), Error> {
     if args.json {
         return crate::bench::print_json(&info);
     }
-    print(&info);
-    Ok(())
+    print(&text(&info))
 }
 
-fn print(info: &Info) {
-    println!("campanile {}\n", info.version);
-    println!("Transports");
+fn text(info: &Info) -> String {
+    let mut text = String::new();
+    text += &format!("campanile {}\n\n", info.version);
+    text += "Transports\n";
     for device in &info.devices {
         let state = if device.usable { "usable" } else { "left out" };
-        println!("  {}  device {}: {state}, {}", device.transport, device.device, device.note);
-        println!("      {}", device.summary);
+        text += &format!("  {}  device {}: {state}, {}\n", device.transport, device.device, device.note);
+        text += &format!("      {}\n", device.summary);
     }
     let machine = &info.machine;
     let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
-    println!("\nMachine");
-    println!("  {} cores, {} CPUs this process may use", machine.cores, machine.cpus);
+    text += "\nMachine\n";
+    text += &format!("  {} cores, {} CPUs this process may use\n", machine.cores, machine.cpus);
     let size = |bytes: usize| if bytes == 0 { "unknown".to_owned() } else { format!("{:.1} MiB", mib(bytes)) };
-    println!("  L2 {}, last level {}", size(machine.l2_bytes), size(machine.last_level_bytes));
+    text += &format!("  L2 {}, last level {}\n", size(machine.l2_bytes), size(machine.last_level_bytes));
     if let Some(available) = machine.available_memory_bytes {
-        println!("  {:.1} GiB of memory available", available as f64 / (1u64 << 30) as f64);
+        text += &format!("  {:.1} GiB of memory available\n", available as f64 / (1u64 << 30) as f64);
     }
-    println!("  streaming stores: {}; row arithmetic: {}", machine.streaming_stores, machine.arithmetic);
-    println!("\nConfiguration (code > TOML file > environment > default)");
+    text += &format!("  streaming stores: {}; row arithmetic: {}\n", machine.streaming_stores, machine.arithmetic);
+    text += "\nConfiguration (code > TOML file > environment > default)\n";
     let mut table = comfy_table::Table::new();
     table.load_style(UTF8_HORIZONTAL_ONLY).set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
     table.set_width(100);
@@ -125,5 +128,6 @@ fn print(info: &Info) {
         let doc = format!("{} [{}]", variable.doc, variable.allowed);
         table.add_row([variable.name, &variable.value, &variable.source, &doc]);
     }
-    println!("{table}");
+    text += &format!("{table}\n");
+    text
 }

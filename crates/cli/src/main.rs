@@ -16,9 +16,11 @@ mod limit;
 mod moe;
 mod moe_file;
 mod moe_report;
+mod output;
 mod progress;
 mod ranks;
 mod run;
+mod traffic;
 
 /// Cross-device collectives: MoE dispatch and combine, barriers, puts, on transports that are chosen per job.
 #[derive(Parser)]

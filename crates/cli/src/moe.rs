@@ -1,6 +1,6 @@
 //! `campanile moe`: one exchange, on a file or on a made-up problem, verified.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,8 +17,10 @@ use crate::job::Job;
 use crate::limit::Limit;
 use crate::moe_file::{self, GenerateOptions, generate};
 use crate::moe_report::{Phase, Report, Run, Shape, Verification};
+use crate::output::print;
 use crate::progress;
 use crate::ranks::{Options, Ranks, named};
+use crate::traffic::{row_bytes, rows};
 
 /// Arguments of `campanile moe`.
 #[derive(clap::Args, Debug)]
@@ -104,33 +106,6 @@ impl Exchange {
         let limits = measure_limits(comm, problem)?;
         Ok(encode(&exchanged, limits))
     }
-}
-
-/// Bytes that travel with a row of dispatch, and with a result of combine.
-pub fn row_bytes(problem: &Problem) -> [usize; 2] {
-    let weights = if problem.weighted { 4 * problem.topk } else { 0 };
-    let meta = 4 + 4 * problem.topk + weights;
-    [
-        problem.dtype.row_bytes(problem.hidden) + 4 * problem.scales + meta,
-        problem.combine_dtype.row_bytes(problem.hidden) + weights,
-    ]
-}
-
-/// Rows from every rank to every rank.
-pub fn rows(problem: &Problem) -> Vec<Vec<u64>> {
-    let ranks = problem.ranks.len();
-    let count = |source: usize| {
-        let mut rows = vec![0; ranks];
-        for slots in problem.ranks[source].topk_idx.chunks_exact(problem.topk) {
-            let mut owners: Vec<_> =
-                slots.iter().filter(|e| **e >= 0).map(|e| problem.expert_rank[*e as usize]).collect();
-            owners.sort_unstable();
-            owners.dedup();
-            owners.iter().for_each(|owner| rows[*owner as usize] += 1);
-        }
-        rows
-    };
-    (0..ranks).map(count).collect()
 }
 
 /// Spans of the copies of what dispatch and what combine moves, if they can be had.
@@ -274,7 +249,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
 
     let report = report(args, &ranks, &exchange, &problem, combine, &spans, &limits, verification);
     let text = if args.json { report.json() + "\n" } else { report.text(std::io::stdout().is_terminal()) };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("writing the report")?;
+    print(&text)?;
     if !verified {
         bail_unverified(args)?;
     }

@@ -92,6 +92,7 @@ impl Ranks {
             config = config.with_bind(bind).map_err(Error::input)?;
         }
         campanile::plugin(&config).map_err(Error::input)?;
+        config.launched().map_err(Error::input)?;
         if config.path() == Path::Queue && combine == Some(MoeCombine::Pull) {
             return Err(Error::input(anyhow!("combine pull reads peers' memory, which path queue forbids; use push")));
         }

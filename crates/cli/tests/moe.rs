@@ -184,6 +184,8 @@ fn bad_usage_is_refused() {
     refused(&["moe", "--timeout", "never"], &["--timeout"]);
     refused(&["moe", "--dump-recv"], &["--output"]);
     refused(&["bench", "put", "-b", "16", "-e", "8"], &["16", "8"]);
+    refused(&["bench", "put", "--path", "queue"], &["side by side"]);
+    refused(&["moe", "--combine", "pull", "--path", "queue"], &["use push"]);
     refused(&["bench", "moe", "--iters", "0"], &["--iters"]);
     refused(&["bench", "barrier", "--ranks", "0"], &["--ranks"]);
     refused(&["no-such-command"], &["no-such-command"]);
@@ -196,6 +198,21 @@ fn an_unknown_variable_is_refused() {
     assert_eq!(output.status.code(), Some(2));
     let message = text(&output.stderr);
     assert!(message.contains("CAMPANILE_TIMEOT") && message.contains("CAMPANILE_TIMEOUT"), "{message}");
+}
+
+#[test]
+fn variables_that_make_no_sense_are_refused_by_every_command() {
+    for (name, value, fragment) in [
+        ("CAMPANILE_RANK", "0", "CAMPANILE_WORLD_SIZE"),
+        ("CAMPANILE_TRANSPORT", "nccl", "shm"),
+        ("CAMPANILE_TIMEOUT", "0", "more than 0"),
+    ] {
+        for command in [&["moe"][..], &["info"], &["bench", "barrier"]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_campanile")).args(command).env(name, value).output().unwrap();
+            assert_eq!(output.status.code(), Some(2), "{command:?} with {name}={value}");
+            assert!(text(&output.stderr).contains(fragment), "{}", text(&output.stderr));
+        }
+    }
 }
 
 #[test]
@@ -225,7 +242,7 @@ fn benches_count_and_verify() {
     let value: serde_json::Value =
         serde_json::from_str(&good(&["bench", "put", "-b", "8", "-e", "1K", "-f", "4", "--json"])).unwrap();
     let sizes: Vec<_> = value["rows"].as_array().unwrap().iter().map(|row| row["bytes"].as_u64().unwrap()).collect();
-    assert_eq!(sizes, [8, 32, 128, 512]);
+    assert_eq!(sizes, [8, 32, 128, 512, 1024], "the end is always measured");
     assert!(value["rows"][0]["queue"]["median_us"].as_f64().unwrap() > 0.0);
 }
 

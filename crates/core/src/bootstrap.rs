@@ -51,7 +51,7 @@ impl dyn Bootstrap + '_ {
             let left = timeout.saturating_sub(start.elapsed());
             match self.get(&format!("{key}/{}", member.0), left)? {
                 Some(value) => values.push(value),
-                None => missing.push(member.0.to_string()),
+                None => missing.push(member.0),
             }
         }
         if missing.is_empty() {
@@ -60,8 +60,31 @@ impl dyn Bootstrap + '_ {
         let plural = if missing.len() == 1 { "rank" } else { "ranks" };
         Err(BootstrapError::Missing {
             what: key.to_owned(),
-            missing: format!("{plural} {}", missing.join(", ")),
+            missing: format!("{plural} {}", runs(missing)),
             waited: start.elapsed(),
         })
+    }
+}
+
+/// Numbers for people, runs of three and more as one: `0, 2–5, 7`.
+fn runs(mut numbers: Vec<u32>) -> String {
+    numbers.sort_unstable();
+    let mut parts = Vec::new();
+    for run in numbers.chunk_by(|a, b| a + 1 == *b) {
+        match run {
+            [first, .., last] if run.len() > 2 => parts.push(format!("{first}–{last}")),
+            _ => parts.extend(run.iter().map(ToString::to_string)),
+        }
+    }
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn runs_are_abbreviated() {
+        assert_eq!(super::runs(vec![7, 2, 3, 4, 5, 0]), "0, 2–5, 7");
+        assert_eq!(super::runs(vec![1, 2]), "1, 2");
+        assert_eq!(super::runs(vec![3]), "3");
     }
 }

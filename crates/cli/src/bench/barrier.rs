@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{Span, percentile, print_json};
 use crate::exit::Error;
 use crate::job::Job;
+use crate::output::print;
 use crate::ranks::{Options, Ranks};
 
 /// Arguments of `campanile bench barrier`.
@@ -106,9 +107,10 @@ pub fn main(args: &Args) -> Result<(), Error> {
     if args.json {
         return print_json(&report);
     }
-    println!(
-        "barrier of {} {}: median {:.3} µs, p99 {:.3} µs, max/mean {:.2} ({} barriers in batches of {batch})",
+    let mut text = String::new();
+    text += &format!(
+        "barrier of {} {}: median {:.3} µs, p99 {:.3} µs, max/mean {:.2} ({} barriers in batches of {batch})\n",
         report.ranks, report.ranks_as, report.median_us, report.p99_us, report.max_over_mean, report.iters
     );
-    Ok(())
+    print(&text)
 }

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::{percentile, print_json};
 use crate::exit::Error;
 use crate::job::Job;
+use crate::output::print;
 use crate::progress;
 use crate::ranks::{Options, Ranks};
 
@@ -239,8 +240,14 @@ pub fn main(args: &Args) -> Result<(), Error> {
         )));
     }
     let sizes = std::iter::successors(Some(args.begin), |size| size.checked_mul(args.factor));
-    let settings = Settings { sizes: sizes.take_while(|size| *size <= args.end).collect() };
+    let mut settings = Settings { sizes: sizes.take_while(|size| *size < args.end).collect() };
+    settings.sizes.push(args.end);
     let ranks = Ranks::new(2, &args.ranks_options, None)?;
+    if ranks.config().path() == campanile::Path::Queue {
+        return Err(Error::input(anyhow!(
+            "path queue: bench put measures load / store and the queue side by side; use auto"
+        )));
+    }
     let spinner = progress::spinner("putting");
     let results = ranks.run(&Job::BenchPut(settings.clone()), |comm| settings.run(comm))?;
     spinner.finish_and_clear();
@@ -272,7 +279,9 @@ pub fn main(args: &Args) -> Result<(), Error> {
     for column in table.column_iter_mut() {
         column.set_cell_alignment(comfy_table::CellAlignment::Right);
     }
-    println!("Half round trip between 2 {}, buffers rotating over 64 MiB", args.ranks_options.ranks_as.name());
-    println!("{table}");
-    Ok(())
+    let mut text = String::new();
+    text +=
+        &format!("Half round trip between 2 {}, buffers rotating over 64 MiB\n", args.ranks_options.ranks_as.name());
+    text += &format!("{table}\n");
+    print(&text)
 }

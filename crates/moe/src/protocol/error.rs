@@ -72,7 +72,7 @@ pub enum Misuse {
         round: Round,
     },
     /// The set's last round is still open.
-    #[error("{} is still open on {}: combine or release it before the next dispatch", .round.epoch, .round.set)]
+    #[error("{} is still open on {}: combine or release it before the next dispatch (Moe::open_round gives back a handle that was lost)", .round.epoch, .round.set)]
     RoundOpen {
         /// The open round.
         round: Round,
