@@ -1,5 +1,7 @@
 //! What a process was told by who started it: its configuration, and its place in a job.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use campanile_core::{Bootstrap, BootstrapError, Config, ConfigError};
@@ -27,10 +29,28 @@ pub fn configuration() -> Result<Config, ConfigError> {
     let Some(path) = config.config_file() else {
         return Ok(config);
     };
-    match std::fs::read_to_string(&path) {
+    match read(Path::new(&path)) {
         Ok(text) => Config::load(std::env::vars_os(), Some(&text)),
         Err(error) => Err(ConfigError::File { path, reason: error.to_string() }),
     }
+}
+
+/// Most bytes of a configuration file.
+const MAX_FILE: u64 = 1 << 20;
+
+/// The text of a configuration file. What is no regular file is not opened: a pipe or a device may never end.
+fn read(path: &Path) -> io::Result<String> {
+    let metadata = std::fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if metadata.len() > MAX_FILE {
+        return Err(io::Error::other(format!(
+            "it has {} bytes; a configuration has at most {MAX_FILE}",
+            metadata.len()
+        )));
+    }
+    std::fs::read_to_string(path)
 }
 
 /// Joins the job that the launcher's variables in `config` tell of. A process that was not launched is a job of its

@@ -79,6 +79,9 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// Most ranks of a job: all run on this machine, each with pipes and a process descriptor here.
+    pub const MAX_RANKS: usize = 4096;
+
     /// `ranks` processes of `program`, which is looked up in `PATH` if it has no slash.
     pub fn new(
         program: impl AsRef<OsStr>,
@@ -165,7 +168,7 @@ impl Launch {
     /// [`LaunchError`] if not all ranks could be started; those that were are killed. A job that was started has an
     /// [`Outcome`], however it went.
     pub fn run(&self) -> Result<Outcome, LaunchError> {
-        if self.ranks == 0 || u32::try_from(self.ranks).is_err() {
+        if !(1..=Self::MAX_RANKS).contains(&self.ranks) {
             return Err(LaunchError::Ranks { given: self.ranks });
         }
         // Before any other thread of this launch exists: it forks.
@@ -188,7 +191,7 @@ impl Launch {
 #[non_exhaustive]
 pub enum LaunchError {
     /// No job has that many ranks.
-    #[error("a job of {given} ranks cannot be started; give a number from 1 to 4294967295")]
+    #[error("a job of {given} ranks cannot be started on one machine; give a number from 1 to {}", Launch::MAX_RANKS)]
     Ranks {
         /// What was given.
         given: usize,

@@ -210,9 +210,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         combine: combine.to_string(),
         keep_received: args.dump_recv,
     };
-    if exchange.ranks == 0 {
-        return Err(Error::input(anyhow!("--ranks is 0; a job has at least one rank")));
-    }
+    Ranks::check(exchange.ranks)?;
     // The ranks read a copy that nobody else can change, so that all of them and the model see the same.
     let snapshot = args.input.as_deref().map(Snapshot::of).transpose().map_err(Error::Input)?;
     exchange.input = snapshot.as_ref().map(Snapshot::path);
@@ -367,10 +365,11 @@ struct Snapshot {
 impl Snapshot {
     fn of(path: &std::path::Path) -> anyhow::Result<Self> {
         let context = || format!("{}", path.display());
-        let mut from = std::fs::File::open(path).with_context(context)?;
-        if !from.metadata().with_context(context)?.is_file() {
+        // Asked before it is opened: to open a pipe is to wait for its writer.
+        if !std::fs::metadata(path).with_context(context)?.is_file() {
             bail!("{} is not a regular file; give a safetensors file", path.display());
         }
+        let mut from = std::fs::File::open(path).with_context(context)?;
         let memory = rustix::fs::memfd_create("campanile-input", rustix::fs::MemfdFlags::CLOEXEC)?;
         let mut file = std::fs::File::from(memory);
         std::io::copy(&mut from, &mut file).with_context(context)?;

@@ -96,10 +96,17 @@ impl Ranks {
         if config.path() == Path::Queue && combine == Some(MoeCombine::Pull) {
             return Err(Error::input(anyhow!("combine pull reads peers' memory, which path queue forbids; use push")));
         }
-        if count == 0 {
-            return Err(Error::input(anyhow!("--ranks is 0; a job has at least one rank")));
-        }
+        Self::check(count)?;
         Ok(Self { count, ranks_as: options.ranks_as, config })
+    }
+
+    /// Refuses a number of ranks that no machine is made for, before anything of that size is made.
+    pub fn check(count: usize) -> Result<(), Error> {
+        if (1..=Launch::MAX_RANKS).contains(&count) {
+            return Ok(());
+        }
+        let most = Launch::MAX_RANKS;
+        Err(Error::input(anyhow!("--ranks is {count}; a job on one machine has 1 to {most} ranks")))
     }
 
     /// The configuration.

@@ -172,6 +172,7 @@ fn bad_files_name_the_tensor() {
     refused(&["moe", "--input", path(&whole)], &["bad"]);
     refused(&["moe", "--input", path(&folder.path().join("none"))], &["none"]);
     refused(&["moe", "--input", path(folder.path())], &["regular file"]);
+    refused(&["moe", "--input", "/dev/zero"], &["regular file"]);
     refused(&["moe", "--input", path(&write(file())), "--ranks", "3"], &["--ranks is 3", "2 ranks"]);
     refused(&["moe", "--output", path(&folder.path().join("no/such/place"))], &["no/such/place"]);
 }
@@ -179,6 +180,11 @@ fn bad_files_name_the_tensor() {
 #[test]
 fn bad_usage_is_refused() {
     refused(&["moe", "--ranks", "0"], &["--ranks"]);
+    refused(&["moe", "--ranks", "100000"], &["--ranks", "4096"]);
+    refused(&["run", "-n", "4294967295", "--", "true"], &["4096"]);
+    refused(&["bench", "moe", "--tokens", "99999999999"], &["available"]);
+    refused(&["bench", "moe", "--iters", "18446744073709551615"], &["--iters"]);
+    refused(&["bench", "barrier", "--iters", "18446744073709551615"], &["--iters"]);
     refused(&["moe", "--layout", "diagonal"], &["rows, compact or expert-major"]);
     refused(&["moe", "--combine-dtype", "f8_e4m3"], &["bf16, f16 or f32"]);
     refused(&["moe", "--timeout", "never"], &["--timeout"]);
@@ -213,6 +219,17 @@ fn variables_that_make_no_sense_are_refused_by_every_command() {
             assert!(text(&output.stderr).contains(fragment), "{}", text(&output.stderr));
         }
     }
+}
+
+#[test]
+fn a_configuration_that_is_no_file_is_refused() {
+    let output = Command::new(env!("CARGO_BIN_EXE_campanile"))
+        .arg("info")
+        .env("CAMPANILE_CONFIG", "/dev/zero")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("not a regular file"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct Args {
     json: bool,
 }
 
+/// Most barriers: each batch of them is kept, by every rank.
+const MOST_ITERATIONS: usize = 100_000_000;
 /// Barriers in a batch, at most.
 const BATCH: usize = 100;
 
@@ -79,6 +81,9 @@ struct Report {
 pub fn main(args: &Args) -> Result<(), Error> {
     if args.iters == 0 {
         return Err(Error::input(anyhow!("--iters is 0; at least one barrier is timed")));
+    }
+    if args.iters > MOST_ITERATIONS {
+        return Err(Error::input(anyhow!("--iters is {}; at most {MOST_ITERATIONS} are timed", args.iters)));
     }
     let ranks = Ranks::new(args.ranks, &args.ranks_options, None)?;
     let batch = args.iters.min(BATCH);

@@ -79,6 +79,8 @@ fn moved(problem: &Problem) -> [usize; 2] {
     [row_bytes(problem)[0], problem.combine_dtype.row_bytes(problem.hidden)]
 }
 
+/// Most iterations: each is kept, by every rank.
+const MOST_ITERATIONS: usize = 1_000_000;
 /// Copies before the rounds, and again after them.
 const COPIES: usize = 10;
 /// Elements that a block scale covers.
@@ -267,6 +269,22 @@ pub fn main(args: &Args) -> Result<(), Error> {
         [("--iters", args.iters), ("--hidden", args.hidden), ("--topk", args.topk), ("--experts", args.experts)];
     if let Some((name, _)) = least.into_iter().find(|(_, value)| *value == 0) {
         return Err(Error::input(anyhow!("{name} is 0; it is at least 1")));
+    }
+    if args.iters > MOST_ITERATIONS {
+        return Err(Error::input(anyhow!("--iters is {}; at most {MOST_ITERATIONS} are kept", args.iters)));
+    }
+    // Rows in, rows received and results, on every rank, are three times this at least.
+    let payload = args.ranks as u128 * args.tokens as u128 * args.dtype.row_bytes(args.hidden) as u128;
+    if let Ok(available) = campanile::host::memory::available()
+        && payload * 3 > u128::from(available)
+    {
+        return Err(Error::input(anyhow!(
+            "{} ranks with {} tokens of {} elements need more than {} bytes; {available} are available",
+            args.ranks,
+            args.tokens,
+            args.hidden,
+            payload * 3
+        )));
     }
     let settings = Settings {
         tokens: args.tokens,
