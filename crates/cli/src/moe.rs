@@ -38,10 +38,10 @@ pub struct Args {
     /// Number of ranks; with --input, that of the file [default: 4]
     #[arg(long, short = 'n')]
     ranks: Option<usize>,
-    /// Schedule of dispatch
+    /// Schedule of dispatch [default: what CAMPANILE_MOE_MODE says, else auto]
     #[arg(long, value_parser = named::<MoeMode>(&["auto", "throughput", "low-latency"]))]
     mode: Option<MoeMode>,
-    /// Who moves the results
+    /// Who moves the results [default: what CAMPANILE_MOE_COMBINE says, else auto]
     #[arg(long, value_parser = named::<MoeCombine>(&["auto", "pull", "push"]))]
     combine: Option<MoeCombine>,
     /// In which layout the experts work: rows, compact or expert-major

@@ -38,13 +38,13 @@ pub struct Options {
     /// What ranks are
     #[arg(long = "as", value_name = "KIND", default_value = "processes")]
     pub ranks_as: RanksAs,
-    /// Upper bound of every wait: seconds, or with a unit (30s, 500ms)
+    /// Upper bound of every wait: seconds, or with a unit (500ms) [default: what CAMPANILE_TIMEOUT says, else 30s]
     #[arg(long, value_parser = duration)]
     pub timeout: Option<Duration>,
-    /// How windows reach peers: auto, load-store or queue
+    /// How windows reach peers: auto, load-store or queue [default: what CAMPANILE_PATH says, else auto]
     #[arg(long, value_parser = path)]
     pub path: Option<Path>,
-    /// Bind ranks that are processes to cores
+    /// Bind ranks that are processes to cores [default: what CAMPANILE_BIND says, else cores]
     #[arg(long, value_parser = named::<Bind>(&["cores", "none"]))]
     pub bind: Option<Bind>,
 }

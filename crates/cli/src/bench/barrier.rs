@@ -86,7 +86,8 @@ pub fn main(args: &Args) -> Result<(), Error> {
         return Err(Error::input(anyhow!("--iters is {}; at most {MOST_ITERATIONS} are timed", args.iters)));
     }
     let ranks = Ranks::new(args.ranks, &args.ranks_options, None)?;
-    let batch = args.iters.min(BATCH);
+    // Twenty batches at least, where there are as many barriers: the figures are over batches.
+    let batch = (args.iters / 20).clamp(1, BATCH);
     let settings = Settings { batches: args.iters.div_ceil(batch), batch, warmup: args.warmup };
     let results = ranks.run(&Job::BenchBarrier(settings.clone()), |comm| settings.run(comm))?;
     let spans = results.iter().map(|result| serde_json::from_slice(result).context("a rank's result"));

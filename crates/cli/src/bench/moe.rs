@@ -57,10 +57,10 @@ pub struct Args {
     /// Rounds before them
     #[arg(long, default_value_t = 5)]
     warmup: usize,
-    /// Schedule of dispatch
+    /// Schedule of dispatch [default: what CAMPANILE_MOE_MODE says, else auto]
     #[arg(long, value_parser = named::<MoeMode>(&["auto", "throughput", "low-latency"]))]
     mode: Option<MoeMode>,
-    /// Who moves the results
+    /// Who moves the results [default: what CAMPANILE_MOE_COMBINE says, else auto]
     #[arg(long, value_parser = named::<MoeCombine>(&["auto", "pull", "push"]))]
     combine: Option<MoeCombine>,
     #[command(flatten)]
