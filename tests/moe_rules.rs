@@ -7,8 +7,8 @@ use campanile::core::{Bootstrap, MoeCombine};
 use campanile::moe::exchange::{Layout, with_experts};
 use campanile::shm::ShmPlugin;
 use campanile::{
-    Barrier, CommError, CommOptions, Communicator, DType, FaultKind, Moe, MoeConfig, MoeError, OpenRound, Outputs,
-    Path, Problem, Set, Tokens, threads,
+    Barrier, CommError, CommOptions, Communicator, DType, ExpertLayout, FaultKind, Moe, MoeConfig, MoeError, OpenRound,
+    Outputs, Path, Problem, Set, Tokens, threads,
 };
 
 const HIDDEN: usize = 8;
@@ -92,6 +92,29 @@ fn arguments_that_do_not_fit_are_refused_and_change_nothing() {
         moe.combine_receive(sent, &mut [0; 16], None)?;
         assert_eq!(moe.open_round(Set(0))?, None);
         round(&mut moe)
+    });
+}
+
+#[test]
+fn a_layout_of_other_rows_is_refused() {
+    on(1, |comm| {
+        let config = MoeConfig { weighted: false, ..MoeConfig::new(4, HIDDEN, 1, vec![0, 0]) };
+        let mut moe = Moe::new(comm, config)?;
+        let x = [1; 3 * 2 * HIDDEN];
+        let handle = moe.dispatch(Set(0), &tokens(&x, &[0, 1, 1]))?;
+        let layout = ExpertLayout::new(&moe.received(&handle)?, 1);
+        assert_eq!((layout.counts.clone(), layout.rows), (vec![1, 2], 3));
+        let other = ExpertLayout { counts: vec![2, 1], starts: vec![0, 2], rows: 3 };
+        let beyond = ExpertLayout { starts: vec![0, 2], ..layout.clone() };
+        for layout in [&other, &beyond] {
+            let Some(OpenRound::Dispatched(handle)) = moe.open_round(Set(0))? else { panic!("the round is open") };
+            let outputs = Outputs::ExpertMajor { data: &x, layout };
+            refused(moe.combine(handle, outputs, &mut [0; 3 * 2 * HIDDEN], None), &["layout", "this round"]);
+        }
+        let mut out = [0; 3 * 2 * HIDDEN];
+        moe.combine(handle, Outputs::ExpertMajor { data: &x, layout: &layout }, &mut out, None)?;
+        assert_eq!(out, x);
+        Ok(())
     });
 }
 

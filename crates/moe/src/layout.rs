@@ -86,6 +86,22 @@ impl ReceivedRows<'_> {
 }
 
 impl Moe {
+    /// Whether so many rows came for each local expert.
+    pub(crate) fn has_expert_counts(&self, round: Round, counts: &[usize]) -> bool {
+        let mut left = counts.to_vec();
+        for source in 0..self.plan.ranks {
+            for row in 0..self.received[round.set.index()][source] as usize {
+                // SAFETY: a row that came in the open round.
+                let meta = unsafe { self.meta(round, source, row) };
+                for &expert in meta.topk_idx.iter().filter(|expert| **expert >= 0) {
+                    let Some(fewer) = left[expert as usize].checked_sub(1) else { return false };
+                    left[expert as usize] = fewer;
+                }
+            }
+        }
+        left.iter().all(|&left| left == 0)
+    }
+
     /// Sums the expert-major rows of each received row in slot order and gives the sum to `each`: (source, row, rows).
     pub(crate) fn for_each_expert_sum(
         &mut self,

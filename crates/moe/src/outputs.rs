@@ -50,6 +50,17 @@ impl Outputs<'_> {
                         allowed: format!("this rank has {}", moe.plan.local_experts()),
                     });
                 }
+                // Places are taken from the layout, so it must be that of these rows.
+                let mut next = layout.starts.iter().zip(&layout.counts).map(|(start, count)| (*start, start + count));
+                let inside = next.all(|(start, end)| start <= end && end <= layout.rows);
+                if !inside || !moe.has_expert_counts(round, &layout.counts) {
+                    return Err(MoeError::Argument {
+                        operation: "combine",
+                        argument: "layout is",
+                        given: format!("of other rows: {} for {} experts", layout.rows, layout.counts.len()),
+                        allowed: "give the one that ExpertLayout::new made of this round".to_owned(),
+                    });
+                }
                 if data.len() == layout.rows * row_bytes { Ok(()) } else { bad(data.len(), layout.rows) }
             }
         }
