@@ -18,7 +18,7 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
 
 const RANKS: usize = 4;
-const TIMEOUT: Duration = Duration::from_millis(1500);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs rounds as long as it is told to go on, given the number of the next.
 type Rounds = fn(&Arc<Communicator>, u64, &dyn Fn(u64) -> bool) -> Result<(), MoeError>;
@@ -60,6 +60,8 @@ fn main() -> ExitCode {
         }
         let name = format!("{deed:?}_in_a_barrier").to_lowercase();
         cases.push((name, Box::new(move || one_fails(deed, 1, "barrier"))));
+        let name = format!("{deed:?}_while_windows_are_made").to_lowercase();
+        cases.push((name, Box::new(move || one_fails(deed, 2, "windows"))));
     }
     cases.push(("a_mismatch_names_rank_and_field".to_owned(), Box::new(mismatch)));
     cases.push(("a_missing_rank_is_named".to_owned(), Box::new(missing)));
@@ -161,6 +163,7 @@ fn rank() -> ExitCode {
         let ended = match arguments[..] {
             ["moe", deed, culprit, seed] => play(deed, culprit, seed, me, &comm, moe_rounds),
             ["barrier", deed, culprit, seed] => play(deed, culprit, seed, me, &comm, barriers),
+            ["windows", deed, culprit, seed] => play(deed, culprit, seed, me, &comm, windows),
             ["mismatch"] => Moe::new(&comm, MoeConfig::new(4, 8 + me, 1, vec![0])).map(|_| ()),
             ["memory"] => {
                 if me == 2 {
@@ -235,6 +238,15 @@ fn barriers(comm: &Arc<Communicator>, _: u64, go_on: &dyn Fn(u64) -> bool) -> Re
     let mut round = 0;
     while go_on(round) {
         barrier.wait().map_err(|error: CommError| MoeError::from(error))?;
+        round += 1;
+    }
+    Ok(())
+}
+
+fn windows(comm: &Arc<Communicator>, _: u64, go_on: &dyn Fn(u64) -> bool) -> Result<(), MoeError> {
+    let mut round = 0;
+    while go_on(round) {
+        comm.window(4096, MemoryKind::Host)?;
         round += 1;
     }
     Ok(())

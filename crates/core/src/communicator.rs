@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::exchange::Exchange;
+use crate::sticky::Sticky;
 use crate::{
     Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpKind, OpenOptions,
     Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
@@ -92,7 +94,9 @@ pub(crate) struct Shared {
     queue_depth: usize,
     timeout: Duration,
     rank: Rank,
-    error: OnceLock<CommError>,
+    error: Sticky,
+    /// How often ranks were masked.
+    generation: AtomicU64,
 }
 
 impl Shared {
@@ -121,10 +125,7 @@ impl Shared {
 
     #[inline]
     pub(crate) fn check(&self) -> Result<(), CommError> {
-        match self.error.get() {
-            None => Ok(()),
-            Some(first) => Err(CommError::Failed(Box::new(first.clone()))),
-        }
+        self.error.check()
     }
 
     #[inline]
@@ -135,11 +136,18 @@ impl Shared {
 
     /// Makes an error sticky and tells the other ranks; returns it.
     pub(crate) fn fail(&self, error: CommError) -> CommError {
-        if self.error.set(error.clone()).is_ok() && error.fault().is_none() {
+        if self.error.set(error.clone()) && error.fault().is_none() {
             let rank = self.rank;
             self.transport.report(Fault { culprit: rank, kind: FaultKind::Failed, reporter: rank });
         }
         error
+    }
+
+    /// As [`fail`](Self::fail), for an error of an operation to `peer`: if the peer is gone, that is the error.
+    pub(crate) fn fail_to(&self, peer: Rank, error: CommError) -> CommError {
+        let Some(kind) = self.transport.gone(peer) else { return self.fail(error) };
+        let fault = self.transport.report(Fault { culprit: peer, kind, reporter: self.rank });
+        self.fail(CommError::Fault { what: error.to_string(), fault })
     }
 }
 
@@ -168,7 +176,8 @@ impl Communicator {
         let key = |what: &str| format!("{}/{what}", options.name);
 
         let node = bootstrap.node();
-        let gathered = bootstrap.all_gather(&team, &key("node"), node.identity().as_bytes(), timeout)?;
+        let exchange = Exchange { bootstrap: &*bootstrap, transport: None, team: &team, timeout };
+        let gathered = exchange.all_gather(&key("node"), node.identity().as_bytes())?;
         let nodes: Vec<Node> =
             gathered.into_iter().map(|node| Node::new(String::from_utf8_lossy(&node).into_owned())).collect();
         let ranks_on_node = nodes.iter().filter(|other| **other == node).count();
@@ -198,13 +207,13 @@ impl Communicator {
             unreachable.map_or(Ok(transport), Err)
         });
         let address = reached.as_ref().map(|transport| transport.address()).map_err(Clone::clone);
-        let addresses = exchange(&*bootstrap, &team, &key("address"), address, timeout)?;
-        let transport = reached.expect("exchange returned every rank's error, this rank's too");
+        let addresses = exchange.results(&key("address"), address)?;
+        let transport = reached.expect("the exchange returned every rank's error, this rank's too");
 
         let peers: Vec<_> = addresses.into_iter().enumerate().map(|(peer, blob)| (Rank::new(peer), blob)).collect();
         let connected = transport.connect(&peers).wait(timeout);
         let done = connected.as_ref().map(|_| Vec::new()).map_err(ToString::to_string);
-        exchange(&*bootstrap, &team, &key("connected"), done, timeout)?;
+        exchange.results(&key("connected"), done)?;
 
         let shared = Shared {
             bootstrap,
@@ -216,7 +225,8 @@ impl Communicator {
             queue_depth: options.queue_depth,
             timeout,
             rank,
-            error: OnceLock::new(),
+            error: Sticky::default(),
+            generation: AtomicU64::new(0),
         };
         let communicator = Self {
             shared: Arc::new(shared),
@@ -318,14 +328,15 @@ impl Communicator {
         let exported = allocated.as_ref().map_err(ToString::to_string).and_then(|region| {
             self.shared.transport.export(region, self.team.members()).map_err(|error| error.to_string())
         });
-        let blobs = exchange(&*self.shared.bootstrap, &self.team, &key, exported, timeout)?;
+        let blobs = self.exchange().results(&key, exported).map_err(|error| self.fail_if_fault(error))?;
         let region = allocated?;
         let import = |(position, blob): (usize, Vec<u8>)| {
             self.shared.transport.import(self.team.member(position), &blob).wait(timeout)
         };
         let remotes = blobs.into_iter().enumerate().map(import).collect::<Result<Vec<_>, ControlError>>();
         let done = remotes.as_ref().map(|_| Vec::new()).map_err(ToString::to_string);
-        exchange(&*self.shared.bootstrap, &self.team, &format!("{key}/imported"), done, timeout)?;
+        let imported = self.exchange().results(&format!("{key}/imported"), done);
+        imported.map_err(|error| self.fail_if_fault(error))?;
         let window = Window::new(Arc::clone(&self.shared), self.team.clone(), self.position, region, remotes?);
         let unmapped = (0..self.ranks()).find(|&position| window.map(position).is_none());
         if let Some(position) = unmapped.filter(|_| self.shared.path == Path::LoadStore) {
@@ -346,26 +357,60 @@ impl Communicator {
     pub fn agree(&self, what: &str, fields: &[(&str, String)]) -> Result<(), CommError> {
         self.shared.check()?;
         let key = self.next_key(what);
-        let text = fields.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\u{1f}");
-        let bootstrap = &*self.shared.bootstrap;
-        let all = bootstrap.all_gather(&self.team, &key, text.as_bytes(), self.shared.timeout)?;
-        for (position, theirs) in all.iter().enumerate() {
-            let theirs = String::from_utf8_lossy(theirs);
-            let mut theirs = theirs.split('\u{1f}');
-            for (field, given) in fields {
-                let value = theirs.next().unwrap_or("absent");
-                if value != given {
-                    return Err(CommError::Mismatch {
-                        what: what.to_owned(),
-                        field: (*field).to_owned(),
-                        given: given.clone(),
-                        theirs: value.to_owned(),
-                        peer: self.team.member(position),
-                    });
-                }
-            }
+        self.exchange().agree(&key, what, fields).map_err(|error| self.fail_if_fault(error))
+    }
+
+    /// What each rank gives, by position. Collective.
+    ///
+    /// # Errors
+    /// [`CommError::Fault`] names a rank that does not come.
+    pub fn gather(&self, what: &str, value: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
+        self.shared.check()?;
+        let key = self.next_key(what);
+        self.exchange().all_gather(&key, value).map_err(|error| self.fail_if_fault(error))
+    }
+
+    /// Goes on without the members at the positions in `dead`, which are known dead or have been fenced off: a fault of
+    /// theirs counts no more, and an error that they caused is forgotten. Returns a communicator over the survivors, in
+    /// the order of this team. Collective over the survivors, each of which names the same `dead`.
+    ///
+    /// What knows masks goes on over this communicator's generation (see `Moe::go_on` of `campanile-moe`); everything else
+    /// is made anew on the communicator that is returned: windows, barriers, splits.
+    ///
+    /// # Errors
+    /// [`CommError::Misuse`] if `dead` names this rank, nobody, or a position that does not exist; [`CommError::Failed`]
+    /// if this communicator failed for another reason; [`CommError::Mismatch`] if a survivor names others;
+    /// [`CommError::Fault`] if another rank is gone too: mask that one as well.
+    pub fn mask(&self, dead: &[usize]) -> Result<Self, CommError> {
+        let misuse = |reason: String| Err(CommError::Misuse { what: "mask", reason });
+        if dead.is_empty() {
+            return misuse("it names nobody".to_owned());
         }
-        Ok(())
+        if let Some(beyond) = dead.iter().find(|&&position| position >= self.ranks()) {
+            return misuse(format!("position {beyond} of a team of {}", self.ranks()));
+        }
+        if dead.contains(&self.position) {
+            return misuse("it names this rank; a rank cannot go on without itself".to_owned());
+        }
+        let masked: Vec<Rank> = dead.iter().map(|&position| self.team.member(position)).collect();
+        let survivors = self.team.members().iter().copied().filter(|member| !masked.contains(member));
+        let team = Team::new(survivors).expect("a part of a team with this rank in it");
+        self.shared.error.forgive(&masked)?;
+        for &rank in &masked {
+            self.shared.transport.mask(rank);
+        }
+        let generation = self.shared.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        let name = format!("{}/generation {generation}", self.name);
+        let fields = [("masked ranks", masked.iter().map(|rank| rank.0.to_string()).collect::<Vec<_>>().join(", "))];
+        let survivors = Self {
+            shared: Arc::clone(&self.shared),
+            position: team.position(self.shared.rank).expect("this rank is not masked"),
+            team,
+            name,
+            sequence: AtomicU64::new(0),
+        };
+        survivors.agree("mask", &fields)?;
+        Ok(survivors)
     }
 
     /// Waits for a signal; returns the word. The first failure is sticky.
@@ -381,7 +426,7 @@ impl Communicator {
     pub fn abort(&self) {
         let rank = self.shared.rank;
         self.shared.transport.report(Fault { culprit: rank, kind: FaultKind::Aborted, reporter: rank });
-        let _ = self.shared.error.set(CommError::Misuse { what: "abort", reason: "this rank called abort".to_owned() });
+        self.shared.error.set(CommError::Misuse { what: "abort", reason: "this rank called abort".to_owned() });
     }
 
     /// Makes an error of a collective sticky and tells the other ranks; returns it.
@@ -390,8 +435,22 @@ impl Communicator {
     }
 
     /// The first error, once there is one.
-    pub fn error(&self) -> Option<&CommError> {
+    pub fn error(&self) -> Option<CommError> {
         self.shared.error.get()
+    }
+
+    fn exchange(&self) -> Exchange<'_> {
+        Exchange {
+            bootstrap: &*self.shared.bootstrap,
+            transport: Some(&*self.shared.transport),
+            team: &self.team,
+            timeout: self.shared.timeout,
+        }
+    }
+
+    /// A fault is sticky; what another rank could not do, or was given, is not.
+    fn fail_if_fault(&self, error: CommError) -> CommError {
+        if error.fault().is_some() { self.shared.fail(error) } else { error }
     }
 
     fn next_key(&self, what: &str) -> String {
@@ -403,33 +462,4 @@ impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Communicator({:?}, position {} of {})", self.name, self.position, self.team.len())
     }
-}
-
-/// All-gathers results, so that a failure of one rank is an error on every rank instead of a wait without end.
-fn exchange(
-    bootstrap: &dyn Bootstrap,
-    team: &Team,
-    key: &str,
-    result: Result<Vec<u8>, String>,
-    timeout: Duration,
-) -> Result<Vec<Vec<u8>>, CommError> {
-    let message = match &result {
-        Ok(value) => [b"+", value.as_slice()].concat(),
-        Err(reason) => [b"-", reason.as_bytes()].concat(),
-    };
-    let all = bootstrap.all_gather(team, key, &message, timeout)?;
-    let unpack = |(position, message): (usize, Vec<u8>)| match message.split_first() {
-        Some((b'+', value)) => Ok(value.to_vec()),
-        Some((_, reason)) => Err(CommError::Peer {
-            what: key.to_owned(),
-            peer: team.member(position),
-            reason: String::from_utf8_lossy(reason).into_owned(),
-        }),
-        None => Err(CommError::Peer {
-            what: key.to_owned(),
-            peer: team.member(position),
-            reason: "it sent an empty message".to_owned(),
-        }),
-    };
-    all.into_iter().enumerate().map(unpack).collect()
 }

@@ -304,6 +304,14 @@ pub enum CommError {
     /// The exchange with the other ranks failed.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
+    /// A rank that was needed died, left, stalled or aborted.
+    #[error("{what}: {fault}")]
+    Fault {
+        /// What was being done.
+        what: String,
+        /// The first culprit.
+        fault: Fault,
+    },
     /// Another rank could not do its part of a collective call.
     #[error("{what}: {peer} could not: {reason}")]
     Peer {
@@ -344,6 +352,7 @@ impl CommError {
         match self {
             Self::Failed(first) => first.fault(),
             Self::Wait(error) => error.fault(),
+            Self::Fault { fault, .. } => Some(*fault),
             _ => None,
         }
     }

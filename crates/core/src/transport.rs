@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Caps, ControlError, Endpoint, Fault, HugePages, Memory, MemoryKind, Node, OpKind, OpenError, PeerClass, Queue,
-    QueueOptions, QueueTarget, Rank, Reach, Region, RemoteRegion, Request, Wait, WaitError,
+    Caps, ControlError, Endpoint, Fault, FaultKind, HugePages, Memory, MemoryKind, Node, OpKind, OpenError, PeerClass,
+    Queue, QueueOptions, QueueTarget, Rank, Reach, Region, RemoteRegion, Request, Wait, WaitError,
 };
 
 /// What a transport says about itself.
@@ -157,6 +157,14 @@ pub trait Transport: Send + Sync {
     /// The next thing that happened to a peer and was not told yet; never blocks. May cost a system call a peer: for the
     /// control plane.
     fn poll_event(&self) -> Option<Event>;
+
+    /// Why a connected peer is gone, `None` while it is there. Never blocks; may cost a system call.
+    fn gone(&self, peer: Rank) -> Option<FaultKind>;
+
+    /// Goes on without a peer that is known dead or fenced off: from now on no wait ends for its sake, and a fault whose
+    /// culprit it is does not count, so that a later one of another rank is told. Every survivor calls it; a masked
+    /// peer does not come back. A wait for a signal of the masked peer itself is an error at once.
+    fn mask(&self, peer: Rank);
 
     /// Waits for a signal, making progress meanwhile; returns the word that fulfilled the condition. On return
     /// everything that the signal covers is visible to the caller.

@@ -215,31 +215,34 @@ impl Window {
         }
         let queue = inner.shared.queue(inner.team.member(position))?;
         let ticket = queue.flush();
-        queue.wait(ticket, Completion::Local, inner.shared.timeout()).map_err(|error| inner.shared.fail(error.into()))
+        let peer = inner.team.member(position);
+        let waited = queue.wait(ticket, Completion::Local, inner.shared.timeout());
+        waited.map_err(|error| inner.shared.fail_to(peer, error.into()))
     }
 
     fn post(&self, position: usize, ops: &[Op]) -> Result<Ticket, CommError> {
         let shared = &self.inner.shared;
-        let queue = shared.queue(self.inner.team.member(position))?;
+        let peer = self.inner.team.member(position);
+        let queue = shared.queue(peer)?;
         let mut start = None;
         loop {
             match queue.post(ops) {
                 Ok(ticket) => {
-                    queue.ring().map_err(|error| shared.fail(error.into()))?;
-                    queue.progress().map_err(|error| shared.fail(error.into()))?;
+                    queue.ring().map_err(|error| shared.fail_to(peer, error.into()))?;
+                    queue.progress().map_err(|error| shared.fail_to(peer, error.into()))?;
                     return Ok(ticket);
                 }
                 Err(PostError::Busy { needed, free }) => {
                     let start = *start.get_or_insert_with(std::time::Instant::now);
                     if start.elapsed() >= shared.timeout() {
-                        return Err(shared.fail(PostError::Busy { needed, free }.into()));
+                        return Err(shared.fail_to(peer, PostError::Busy { needed, free }.into()));
                     }
-                    queue.ring().map_err(|error| shared.fail(error.into()))?;
-                    if queue.progress().map_err(|error| shared.fail(error.into()))? == 0 {
+                    queue.ring().map_err(|error| shared.fail_to(peer, error.into()))?;
+                    if queue.progress().map_err(|error| shared.fail_to(peer, error.into()))? == 0 {
                         std::thread::yield_now();
                     }
                 }
-                Err(error) => return Err(shared.fail(error.into())),
+                Err(error) => return Err(shared.fail_to(peer, error.into())),
             }
         }
     }

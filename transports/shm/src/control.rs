@@ -7,7 +7,7 @@
 //! | `waiting` | the rank's waiter: peer + 1, 0 when it does not wait | peers that look for the culprit of a time-out |
 //! | `beat` | the rank's waiter, while it waits: monotonic nanoseconds | the same |
 //! | `left` | the rank, at an orderly shutdown | peers that lost its socket |
-//! | `fault` | anyone, once, in the block of the lowest rank only | everyone |
+//! | `fault` | anyone, in the block of the lowest rank only, over a fault of a masked rank or none | everyone |
 //!
 //! Sleeping is a Dekker hand-shake: a waiter counts itself in `sleepers`, then looks at its word once more, then
 //! sleeps; a writer stores the word, then looks at `sleepers`. With a full fence between the two steps on both sides
@@ -135,11 +135,18 @@ impl Control {
         Fault::from_word(self.words().fault.load(Ordering::Acquire))
     }
 
-    /// Records a fault unless one stands; returns the one that stands.
-    pub(crate) fn report(&self, fault: Fault) -> Fault {
-        match self.words().fault.compare_exchange(0, fault.to_word(), Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => fault,
-            Err(first) => Fault::from_word(first).unwrap_or(fault),
+    /// Records a fault unless one stands, whose culprit is not `masked`; returns the one that stands.
+    pub(crate) fn report(&self, fault: Fault, masked: impl Fn(Rank) -> bool) -> Fault {
+        let word = &self.words().fault;
+        let mut seen = 0;
+        loop {
+            match word.compare_exchange(seen, fault.to_word(), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return fault,
+                Err(now) => match Fault::from_word(now) {
+                    Some(first) if !masked(first.culprit) => return first,
+                    _ => seen = now,
+                },
+            }
         }
     }
 }

@@ -37,15 +37,22 @@ pub(crate) struct Peer {
     inbox: Mutex<VecDeque<(u64, u64, OwnedFd)>>,
     /// Whether its end was told as an event.
     told: AtomicBool,
+    /// Whether this rank goes on without it.
+    masked: AtomicBool,
 }
 
 impl Peer {
     pub(crate) fn new(control: Control, channel: Option<Channel>) -> Self {
-        Self { control, channel, inbox: Mutex::default(), told: AtomicBool::new(false) }
+        Self { control, channel, inbox: Mutex::default(), told: AtomicBool::new(false), masked: AtomicBool::new(false) }
     }
 
     pub(crate) fn control(&self) -> &Control {
         &self.control
+    }
+
+    /// Whether this rank goes on without it.
+    pub(crate) fn masked(&self) -> bool {
+        self.masked.load(Ordering::Acquire)
     }
 
     /// Why the peer is gone, if it is. One system call.
@@ -169,12 +176,24 @@ impl Inner {
     #[inline]
     pub(crate) fn fault(&self) -> Option<Fault> {
         let peers = self.peers.get()?;
-        peers.by_rank[peers.lowest].as_ref()?.control.fault()
+        let fault = peers.by_rank[peers.lowest].as_ref()?.control.fault()?;
+        (!self.masked(fault.culprit)).then_some(fault)
+    }
+
+    fn masked(&self, rank: Rank) -> bool {
+        self.peer(rank).is_some_and(Peer::masked)
+    }
+
+    pub(crate) fn mask(&self, rank: Rank) {
+        if let Some(peer) = self.peer(rank) {
+            peer.masked.store(true, Ordering::Release);
+            peer.told.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn report(&self, fault: Fault) -> Fault {
         let board = self.peers.get().and_then(|peers| peers.by_rank[peers.lowest].as_ref());
-        let first = board.map_or(fault, |lowest| lowest.control.report(fault));
+        let first = board.map_or(fault, |lowest| lowest.control.report(fault, |culprit| self.masked(culprit)));
         for (_, peer) in self.connected() {
             peer.control.wake();
         }
@@ -503,6 +522,14 @@ impl Transport for ShmTransport {
             };
             (!peer.told.swap(true, Ordering::Relaxed)).then_some(event)
         })
+    }
+
+    fn gone(&self, peer: Rank) -> Option<FaultKind> {
+        self.inner.peer(peer).and_then(Peer::gone)
+    }
+
+    fn mask(&self, peer: Rank) {
+        self.inner.mask(peer);
     }
 
     #[inline]

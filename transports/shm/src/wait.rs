@@ -58,6 +58,10 @@ fn slow(inner: &Inner, wait: &Wait<'_>, word: &AtomicU64) -> Result<u64, WaitErr
         operation: wait.operation,
         reason: format!("{} is not connected", wait.peer),
     })?;
+    if peer.masked() {
+        let reason = format!("{} is masked: this rank goes on without it", wait.peer);
+        return Err(WaitError::Invalid { operation: wait.operation, reason });
+    }
     let mut waiter = Waiter::new(inner.spin());
     let (mut seen, mut step);
     loop {
@@ -142,7 +146,7 @@ fn blame(inner: &Inner, first: Rank, peer: &Peer, now: u64) -> Fault {
         if visited.contains(&next) {
             return stalled(first);
         }
-        let Some(peer) = inner.peer(next) else { return stalled(culprit) };
+        let Some(peer) = inner.peer(next).filter(|peer| !peer.masked()) else { return stalled(culprit) };
         visited.push(next);
         (culprit, at) = (next, peer);
     }

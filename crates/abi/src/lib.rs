@@ -1,0 +1,2 @@
+//! The plugin boundary: plain C types.
+#![no_std]

@@ -1,0 +1,1 @@
+//! Transports on both sides of the plugin boundary.

@@ -1,0 +1,1 @@
+//! Conformance suite and decorators for transports.

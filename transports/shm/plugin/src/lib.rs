@@ -1,0 +1,1 @@
+//! The shared-memory transport as a loadable plugin.
