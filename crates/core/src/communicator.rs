@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::exchange::Exchange;
@@ -79,7 +79,11 @@ pub struct Communicator {
     shared: Arc<Shared>,
     team: Team,
     position: usize,
+    /// What its keys in the bootstrap begin with.
     name: String,
+    /// The name that it had before ranks were masked, and these.
+    unmasked_name: String,
+    masked: Vec<Rank>,
     sequence: AtomicU64,
 }
 
@@ -95,8 +99,8 @@ pub(crate) struct Shared {
     timeout: Duration,
     rank: Rank,
     error: Sticky,
-    /// How often ranks were masked.
-    generation: AtomicU64,
+    /// Names of the communicators that masks gave: their keys in the bootstrap are used.
+    without: Mutex<Vec<String>>,
 }
 
 impl Shared {
@@ -226,13 +230,15 @@ impl Communicator {
             timeout,
             rank,
             error: Sticky::default(),
-            generation: AtomicU64::new(0),
+            without: Mutex::default(),
         };
         let communicator = Self {
             shared: Arc::new(shared),
             team,
             position: rank.index(),
+            unmasked_name: options.name.clone(),
             name: options.name,
+            masked: Vec::new(),
             sequence: AtomicU64::new(0),
         };
         communicator.agree(
@@ -305,13 +311,22 @@ impl Communicator {
             let reason = format!("{stranger} is not in the team that is split");
             return Err(CommError::Misuse { what: "split", reason });
         }
-        Ok(team.position(self.shared.rank).map(|position| Self {
+        let name = format!("{}/{number}.{}", self.name, team.member(0).0);
+        Ok(team.position(self.shared.rank).is_some().then(|| self.part(team.clone(), name)))
+    }
+
+    /// The communicator over a part of this team that has this rank in it.
+    fn part(&self, team: Team, name: String) -> Self {
+        let position = team.position(self.shared.rank).expect("the caller has looked");
+        Self {
             shared: Arc::clone(&self.shared),
-            team: team.clone(),
+            team,
             position,
-            name: format!("{}/{number}.{}", self.name, team.member(0).0),
+            unmasked_name: name.clone(),
+            name,
+            masked: Vec::new(),
             sequence: AtomicU64::new(0),
-        }))
+        }
     }
 
     /// New symmetric memory of `bytes` on each rank, zeroed. Collective.
@@ -372,15 +387,15 @@ impl Communicator {
 
     /// Goes on without the members at the positions in `dead`, which are known dead or have been fenced off: a fault of
     /// theirs counts no more, and an error that they caused is forgotten. Returns a communicator over the survivors, in
-    /// the order of this team. Collective over the survivors, each of which names the same `dead`.
+    /// the order of this team. Collective over the survivors, each of which names the same ranks in the end: to one that
+    /// does not know of another death yet, the call ends in that fault, and it calls again with both.
     ///
     /// What knows masks goes on over this communicator's generation (see `Moe::go_on` of `campanile-moe`); everything else
     /// is made anew on the communicator that is returned: windows, barriers, splits.
     ///
     /// # Errors
     /// [`CommError::Misuse`] if `dead` names this rank, nobody, or a position that does not exist; [`CommError::Failed`]
-    /// if this communicator failed for another reason; [`CommError::Mismatch`] if a survivor names others;
-    /// [`CommError::Fault`] if another rank is gone too: mask that one as well.
+    /// if this communicator failed for another reason; [`CommError::Fault`] if another rank is gone too: mask both.
     pub fn mask(&self, dead: &[usize]) -> Result<Self, CommError> {
         let misuse = |reason: String| Err(CommError::Misuse { what: "mask", reason });
         if dead.is_empty() {
@@ -392,24 +407,26 @@ impl Communicator {
         if dead.contains(&self.position) {
             return misuse("it names this rank; a rank cannot go on without itself".to_owned());
         }
-        let masked: Vec<Rank> = dead.iter().map(|&position| self.team.member(position)).collect();
-        let survivors = self.team.members().iter().copied().filter(|member| !masked.contains(member));
-        let team = Team::new(survivors).expect("a part of a team with this rank in it");
-        self.shared.error.forgive(&masked)?;
-        for &rank in &masked {
-            self.shared.transport.mask(rank);
+        let dead = dead.iter().map(|&position| self.team.member(position));
+        let mut masked: Vec<Rank> = self.masked.iter().copied().chain(dead).collect();
+        masked.sort_unstable();
+        masked.dedup();
+        // Ranks that learn of deaths in different order ask for different teams at first, and meet in the last one.
+        let numbers = masked.iter().map(|rank| rank.0.to_string()).collect::<Vec<_>>().join(", ");
+        let name = format!("{} without {numbers}", self.unmasked_name);
+        {
+            let mut names = self.shared.without.lock().unwrap_or_else(PoisonError::into_inner);
+            if names.contains(&name) {
+                return misuse(format!("ranks {numbers} were masked before; use the communicator which that returned"));
+            }
+            names.push(name.clone());
         }
-        let generation = self.shared.generation.fetch_add(1, Ordering::Relaxed) + 1;
-        let name = format!("{}/generation {generation}", self.name);
-        let fields = [("masked ranks", masked.iter().map(|rank| rank.0.to_string()).collect::<Vec<_>>().join(", "))];
-        let survivors = Self {
-            shared: Arc::clone(&self.shared),
-            position: team.position(self.shared.rank).expect("this rank is not masked"),
-            team,
-            name,
-            sequence: AtomicU64::new(0),
-        };
-        survivors.agree("mask", &fields)?;
+        self.shared.error.forgive(&masked)?;
+        masked.iter().for_each(|&rank| self.shared.transport.mask(rank));
+        let team = Team::new(self.team.members().iter().copied().filter(|member| !masked.contains(member)));
+        let survivors = self.part(team.expect("this rank is in it"), name);
+        let survivors = Self { unmasked_name: self.unmasked_name.clone(), masked, ..survivors };
+        survivors.agree("mask", &[])?;
         Ok(survivors)
     }
 

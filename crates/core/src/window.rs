@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::communicator::Shared;
 use crate::{
-    CommError, Completion, Condition, LocalAddress, MemoryKind, Op, PostError, Region, RemoteAddress, RemoteRegion,
-    SignalAction, SignalUpdate, Strength, Team, Ticket, Wait,
+    Agent, CommError, Completion, Condition, LocalAddress, MemoryKind, Op, PostError, Region, RemoteAddress,
+    RemoteRegion, SignalAction, SignalUpdate, Strength, Team, Ticket, Wait,
 };
 
 /// Symmetric memory of a team.
@@ -208,15 +208,26 @@ impl Window {
     /// # Errors
     /// The queue's error.
     pub fn flush(&self, position: usize) -> Result<(), CommError> {
+        self.complete(position, Completion::Local)
+    }
+
+    /// Waits until all earlier puts and signals to that member are in its memory and visible to its CPUs.
+    ///
+    /// # Errors
+    /// The queue's error.
+    pub fn quiet(&self, position: usize) -> Result<(), CommError> {
+        self.complete(position, Completion::Remote(Agent::Cpu))
+    }
+
+    fn complete(&self, position: usize, completion: Completion) -> Result<(), CommError> {
         let inner = &*self.inner;
         inner.shared.check()?;
         if self.map(position).is_some() {
             return Ok(());
         }
-        let queue = inner.shared.queue(inner.team.member(position))?;
-        let ticket = queue.flush();
         let peer = inner.team.member(position);
-        let waited = queue.wait(ticket, Completion::Local, inner.shared.timeout());
+        let queue = inner.shared.queue(peer)?;
+        let waited = queue.wait(queue.flush(), completion, inner.shared.timeout());
         waited.map_err(|error| inner.shared.fail_to(peer, error.into()))
     }
 

@@ -20,7 +20,7 @@ use crate::error::MoeError;
 use crate::handle::{Combining, Dispatching, Handle, OpenRound};
 use crate::outputs::Outputs;
 use crate::plan::{MoeConfig, Plan, PlanPaths};
-use crate::protocol::{Combine, Epoch, Misuse, Phase, Protocol, Round, Set, WordCondition, WordMap, WordStore};
+use crate::protocol::{Combine, Epoch, Misuse, Phase, Protocol, Round, Set, Word, WordCondition, WordMap, WordStore};
 use crate::received_rows::ReceivedRows;
 use crate::route::Routes;
 use crate::stream_choice::StreamChoice;
@@ -95,14 +95,7 @@ impl Moe {
         let window = comm.window(plan.bytes(), MemoryKind::Host)?;
         let ranks = plan.ranks;
         let first = Epoch::FIRST;
-        for set in (0..plan.config().sets).map(Set) {
-            for source in 0..ranks {
-                for word in crate::protocol::Word::ALL {
-                    let offset = plan.words.offset + plan.word_map.offset(set, source, word);
-                    window.word(offset).store(WordMap::initial(first), Ordering::Relaxed);
-                }
-            }
-        }
+        initialise_words(&plan, &window, &vec![first; plan.config().sets as usize]);
         // No rank stores a word before every rank has initialised its own.
         comm.agree("moe words", &[])?;
         static OPERATIONS: AtomicU64 = AtomicU64::new(0);
@@ -169,6 +162,52 @@ impl Moe {
         }
         self.active.copy_from_slice(active);
         self.order = order(self.plan.rank, active);
+        Ok(())
+    }
+
+    /// Goes on without ranks that were masked ([`Communicator::mask`]): `survivors` is the communicator which that gave.
+    /// Positions, experts and sizes stay what they were; slots of the experts of masked ranks are dropped. Rounds that
+    /// were open are lost, their handles are refused. Collective over the survivors, each of which has no phase running.
+    ///
+    /// The words begin a new generation, at an epoch that no rank has used, so that nothing which the lost rounds left in
+    /// them is taken for an answer.
+    ///
+    /// # Errors
+    /// [`MoeError::Argument`] if `survivors` is not a part of this operation's team; [`MoeError::Comm`] if another rank is
+    /// gone: mask that one too, and call again.
+    pub fn go_on(&mut self, survivors: &Communicator) -> Result<(), MoeError> {
+        let (team, part) = (self.comm.team(), survivors.team());
+        if let Some(stranger) = part.members().iter().find(|member| team.position(**member).is_none()) {
+            return Err(MoeError::Argument {
+                operation: "going on",
+                argument: "survivors has",
+                given: stranger.to_string(),
+                allowed: "give it the communicator that mask returned for this operation's communicator".to_owned(),
+            });
+        }
+        let active: Vec<bool> = team.members().iter().map(|member| part.position(*member).is_some()).collect();
+        self.protocol.abort();
+        // What this rank still had on its way must not arrive behind the new words.
+        for peer in (0..active.len()).filter(|&peer| active[peer]) {
+            self.window.quiet(peer)?;
+        }
+        let sets = 0..self.plan.config().sets;
+        let next = sets.map(|set| self.protocol.next_generation(Set(set))).collect::<Result<Vec<_>, _>>()?;
+        let mine: Vec<u8> = next.iter().flat_map(|epoch| epoch.0.to_le_bytes()).collect();
+        let mut first = next;
+        for theirs in survivors.gather("moe generation", &mine)? {
+            for (first, bytes) in first.iter_mut().zip(theirs.as_chunks::<4>().0) {
+                let theirs = Epoch(u32::from_le_bytes(*bytes));
+                if theirs.since(*first) > 0 {
+                    *first = theirs;
+                }
+            }
+        }
+        initialise_words(&self.plan, &self.window, &first);
+        self.protocol.readmit(&first, &active)?;
+        survivors.agree("moe generation words", &[])?;
+        self.order = order(self.plan.rank, &active);
+        self.active = active;
         Ok(())
     }
 
@@ -382,6 +421,18 @@ impl Moe {
     #[inline]
     pub(crate) fn publish(&self, store: &WordStore) -> Result<(), MoeError> {
         Ok(self.window.signal(store.peer, self.plan.words.offset + store.offset, store.value)?)
+    }
+}
+
+/// Stores into all words of this rank what they are before the first epoch of their set.
+fn initialise_words(plan: &Plan, window: &Window, first: &[Epoch]) {
+    for (set, &first) in (0..).map(Set).zip(first) {
+        for source in 0..plan.ranks {
+            for word in Word::ALL {
+                let offset = plan.words.offset + plan.word_map.offset(set, source, word);
+                window.word(offset).store(WordMap::initial(first), Ordering::Relaxed);
+            }
+        }
     }
 }
 
