@@ -51,18 +51,22 @@ impl dyn Bootstrap + '_ {
             let left = timeout.saturating_sub(start.elapsed());
             match self.get(&format!("{key}/{}", member.0), left)? {
                 Some(value) => values.push(value),
-                None => missing.push(member.0),
+                None => missing.push(member),
             }
         }
         if missing.is_empty() {
             return Ok(values);
         }
+        Err(BootstrapError::missing(key, &missing, start.elapsed()))
+    }
+}
+
+impl BootstrapError {
+    /// These ranks have put nothing.
+    pub(crate) fn missing(key: &str, missing: &[Rank], waited: Duration) -> Self {
         let plural = if missing.len() == 1 { "rank" } else { "ranks" };
-        Err(BootstrapError::Missing {
-            what: key.to_owned(),
-            missing: format!("{plural} {}", runs(missing)),
-            waited: start.elapsed(),
-        })
+        let missing = missing.iter().map(|rank| rank.0).collect();
+        Self::Missing { what: key.to_owned(), missing: format!("{plural} {}", runs(missing)), waited }
     }
 }
 

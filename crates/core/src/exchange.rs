@@ -6,9 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Bootstrap, CommError, Fault, FaultKind, Rank, Team, Transport};
+use crate::{Bootstrap, BootstrapError, CommError, Fault, FaultKind, Rank, Team, Transport};
 
-/// Longest wait for a value between two looks at the transport.
+/// Longest wait for a value between two looks at the transport and at the other values.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// An exchange between the ranks of a team.
@@ -23,47 +23,58 @@ pub(crate) struct Exchange<'a> {
 impl Exchange<'_> {
     /// What each member put under `key`, in team order.
     pub(crate) fn all_gather(&self, key: &str, value: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
-        let Some(transport) = self.transport else {
-            return Ok(self.bootstrap.all_gather(self.team, key, value, self.timeout)?);
-        };
-        let start = Instant::now();
-        self.bootstrap.put(&format!("{key}/{}", self.bootstrap.rank().0), value)?;
-        self.team.members().iter().map(|&member| self.value_of(member, key, transport, start)).collect()
+        self.gather_until(key, value, |_, _| Ok(()))
     }
 
-    fn value_of(
+    /// As [`all_gather`](Self::all_gather), but ends with the first error that `look` has about a member's value.
+    fn gather_until(
         &self,
-        member: Rank,
         key: &str,
-        transport: &dyn Transport,
-        start: Instant,
-    ) -> Result<Vec<u8>, CommError> {
-        let reporter = self.bootstrap.rank();
-        let key_of_member = format!("{key}/{}", member.0);
-        let mut look = Duration::ZERO;
+        value: &[u8],
+        look: impl Fn(Rank, &[u8]) -> Result<(), CommError>,
+    ) -> Result<Vec<Vec<u8>>, CommError> {
+        let start = Instant::now();
+        self.bootstrap.put(&format!("{key}/{}", self.bootstrap.rank().0), value)?;
+        let mut values = vec![None; self.team.len()];
+        let mut slice = Duration::ZERO;
         loop {
-            if let Some(value) = self.bootstrap.get(&key_of_member, look)? {
-                return Ok(value);
+            for (value, &member) in values.iter_mut().zip(self.team.members()).filter(|(value, _)| value.is_none()) {
+                // The first that is missing is waited for; what the others have put is only looked at.
+                *value = self.bootstrap.get(&format!("{key}/{}", member.0), std::mem::take(&mut slice))?;
+                value.as_ref().map_or(Ok(()), |value| look(member, value))?;
             }
-            let waited = start.elapsed();
-            let kind = match transport.gone(member) {
-                Some(kind) => Some(kind),
-                None if waited >= self.timeout => Some(FaultKind::Stalled),
-                None => None,
-            };
-            let fault = match kind {
-                // It may have put its value before it went.
-                Some(kind) => match self.bootstrap.get(&key_of_member, Duration::ZERO)? {
-                    Some(value) => return Ok(value),
-                    None => Some(transport.report(Fault { culprit: member, kind, reporter })),
-                },
-                None => transport.fault(),
-            };
-            if let Some(fault) = fault {
-                let what = format!("{key}: waited {waited:.1?} for {member}");
-                return Err(CommError::Fault { what, fault });
+            let members = self.team.members().iter().copied().zip(&values);
+            let missing: Vec<Rank> = members.filter(|(_, value)| value.is_none()).map(|(member, _)| member).collect();
+            if missing.is_empty() {
+                return Ok(values.into_iter().flatten().collect());
             }
-            look = LOOK_EVERY.min(self.timeout - waited);
+            self.check(key, &missing, start.elapsed())?;
+            slice = LOOK_EVERY.min(self.timeout.saturating_sub(start.elapsed()));
+        }
+    }
+
+    /// Whether there is still reason to wait for the ranks in `missing`.
+    fn check(&self, key: &str, missing: &[Rank], waited: Duration) -> Result<(), CommError> {
+        let late = waited >= self.timeout;
+        let Some(transport) = self.transport else {
+            return if late { Err(BootstrapError::missing(key, missing, waited).into()) } else { Ok(()) };
+        };
+        let reporter = self.bootstrap.rank();
+        for &culprit in missing {
+            let kind = transport.gone(culprit).or(late.then_some(FaultKind::Stalled));
+            // It may have put its value before it went.
+            if let Some(kind) = kind
+                && self.bootstrap.get(&format!("{key}/{}", culprit.0), Duration::ZERO)?.is_none()
+            {
+                transport.report(Fault { culprit, kind, reporter });
+                break;
+            }
+        }
+        match transport.fault() {
+            Some(fault) => {
+                Err(CommError::Fault { what: format!("{key}: waited {waited:.1?} for {}", missing[0]), fault })
+            }
+            None => Ok(()),
         }
     }
 
@@ -73,16 +84,19 @@ impl Exchange<'_> {
             Ok(value) => [b"+", value.as_slice()].concat(),
             Err(reason) => [b"-", reason.as_bytes()].concat(),
         };
-        let unpack = |(position, message): (usize, Vec<u8>)| {
-            let failed =
-                |reason: String| CommError::Peer { what: key.to_owned(), peer: self.team.member(position), reason };
-            match message.split_first() {
-                Some((b'+', value)) => Ok(value.to_vec()),
-                Some((_, reason)) => Err(failed(String::from_utf8_lossy(reason).into_owned())),
-                None => Err(failed("it sent an empty message".to_owned())),
-            }
+        let look = |peer: Rank, message: &[u8]| {
+            let reason = match message.split_first() {
+                Some((b'+', _)) => return Ok(()),
+                Some((_, reason)) => String::from_utf8_lossy(reason).into_owned(),
+                None => "it sent an empty message".to_owned(),
+            };
+            Err(CommError::Peer { what: key.to_owned(), peer, reason })
         };
-        self.all_gather(key, &message)?.into_iter().enumerate().map(unpack).collect()
+        let mut values = self.gather_until(key, &message, look)?;
+        for value in &mut values {
+            value.remove(0);
+        }
+        Ok(values)
     }
 
     /// Makes sure that every rank gives the same fields.

@@ -87,6 +87,16 @@ pub enum ChannelError {
         /// The peer's process, where known.
         peer: Option<u32>,
     },
+    /// A descriptor that came with a message could not be taken.
+    #[error(
+        "a descriptor from the peer{} was lost: this process has no descriptor free; raise the limit on open files \
+         (ulimit -n) or use fewer ranks and windows",
+        named(.peer)
+    )]
+    Descriptors {
+        /// The peer's process, where known.
+        peer: Option<u32>,
+    },
     /// The message is empty or too long.
     #[error("a message of {bytes} bytes cannot be sent; 1 to {MAX_MESSAGE} bytes can")]
     Length {
@@ -301,7 +311,8 @@ impl Channel {
     /// The next message, and the descriptor that came with it. What a peer sent before it died is still received.
     ///
     /// # Errors
-    /// [`ChannelError::Gone`], [`ChannelError::Timeout`], [`ChannelError::Truncated`], [`ChannelError::System`].
+    /// [`ChannelError::Gone`], [`ChannelError::Timeout`], [`ChannelError::Truncated`], [`ChannelError::Descriptors`],
+    /// [`ChannelError::System`].
     pub fn recv(&self, deadline: Instant) -> Result<Message, ChannelError> {
         const RECV: &str = "receiving a message";
         let mut dead = false;
@@ -345,6 +356,10 @@ impl Channel {
             .flatten()
             .collect::<Vec<OwnedFd>>();
         let fd = fds.pop();
+        // The control buffer has room for one: without any, the kernel had no number to give it.
+        if received.flags.contains(ReturnFlags::CTRUNC) && fd.is_none() {
+            return Err(ChannelError::Descriptors { peer: self.peer_pid() });
+        }
         if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || !fds.is_empty() {
             return Err(ChannelError::Truncated { peer: self.peer_pid() });
         }

@@ -49,7 +49,7 @@ fn use_everything() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limit }).expect("lower");
     let received = server.recv(soon());
     setrlimit(Resource::Nofile, limit).expect("as before");
-    assert!(matches!(received, Err(ChannelError::Truncated { .. })), "{received:?}");
+    assert!(matches!(received, Err(ChannelError::Descriptors { .. })), "{received:?}");
     client.send(b"never received", Some(memory.fd()), soon()).expect("room");
 
     Channel::pair().expect("a pair");

@@ -124,6 +124,9 @@ impl Connecting {
                     self.connected.push((peer, peer_of(peer, channel, fd)?));
                 }
                 Err(ChannelError::Timeout { .. }) => self.strangers.push(channel),
+                Err(error @ (ChannelError::Descriptors { .. } | ChannelError::System { .. })) => {
+                    return Err(system(self.inner.rank(), &error));
+                }
                 // Not a rank of ours: the channel is dropped.
                 Ok(_) | Err(_) => {}
             }
