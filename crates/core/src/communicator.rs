@@ -14,7 +14,8 @@ use crate::exchange::Exchange;
 use crate::sticky::Sticky;
 use crate::{
     Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpKind, OpenOptions,
-    Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
+    Queue, QueueOptions, QueueTarget, Rank, Reach, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait,
+    Window,
 };
 
 /// By which path windows reach peers.
@@ -202,21 +203,25 @@ impl Communicator {
             timeout,
         };
         let opened = plugin.open(&device, open);
-        let reached = opened.map_err(|error| error.to_string()).and_then(|transport| {
-            let unreachable =
-                nodes.iter().enumerate().find_map(|(peer, node)| match transport.reach(Rank::new(peer), node) {
-                    crate::Reach::Yes(_) => None,
-                    crate::Reach::No(reason) => Some(format!("{} cannot be reached: {reason}", Rank::new(peer))),
+        let system = |what: String, reason: String| ControlError::System { what, reason };
+        let reached =
+            opened.map_err(|error| system("opening it".to_owned(), error.to_string())).and_then(|transport| {
+                let unreachable = nodes.iter().enumerate().find_map(|(peer, node)| {
+                    let peer = Rank::new(peer);
+                    match transport.reach(peer, node) {
+                        Reach::Yes(_) => None,
+                        Reach::No(reason) => Some(system(format!("{peer} cannot be reached"), reason)),
+                    }
                 });
-            unreachable.map_or(Ok(transport), Err)
-        });
+                unreachable.map_or(Ok(transport), Err)
+            });
         let address = reached.as_ref().map(|transport| transport.address()).map_err(Clone::clone);
         let addresses = exchange.results(&key("address"), address)?;
         let transport = reached.expect("the exchange returned every rank's error, this rank's too");
 
         let peers: Vec<_> = addresses.into_iter().enumerate().map(|(peer, blob)| (Rank::new(peer), blob)).collect();
         let connected = transport.connect(&peers).wait(timeout);
-        let done = connected.as_ref().map(|_| Vec::new()).map_err(ToString::to_string);
+        let done = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
         exchange.results(&key("connected"), done)?;
 
         let shared = Shared {
@@ -340,16 +345,17 @@ impl Communicator {
         let key = self.next_key("window");
         self.agree("window", &[("bytes", bytes.to_string()), ("memory", kind.to_string())])?;
         let allocated = self.shared.transport.allocate(bytes, kind).wait(timeout);
-        let exported = allocated.as_ref().map_err(ToString::to_string).and_then(|region| {
-            self.shared.transport.export(region, self.team.members()).map_err(|error| error.to_string())
-        });
+        let exported = allocated
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|region| self.shared.transport.export(region, self.team.members()));
         let blobs = self.exchange().results(&key, exported).map_err(|error| self.fail_if_fault(error))?;
         let region = allocated?;
         let import = |(position, blob): (usize, Vec<u8>)| {
             self.shared.transport.import(self.team.member(position), &blob).wait(timeout)
         };
         let remotes = blobs.into_iter().enumerate().map(import).collect::<Result<Vec<_>, ControlError>>();
-        let done = remotes.as_ref().map(|_| Vec::new()).map_err(ToString::to_string);
+        let done = remotes.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
         let imported = self.exchange().results(&format!("{key}/imported"), done);
         imported.map_err(|error| self.fail_if_fault(error))?;
         let window = Window::new(Arc::clone(&self.shared), self.team.clone(), self.position, region, remotes?);

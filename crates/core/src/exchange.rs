@@ -6,10 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{Bootstrap, BootstrapError, CommError, Fault, FaultKind, Rank, Team, Transport};
+use crate::{Bootstrap, BootstrapError, CommError, ControlError, Fault, FaultKind, Rank, Team, Transport};
 
 /// Longest wait for a value between two looks at the transport and at the other values.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long the others are waited for once one has failed: what they say may be its consequence or its cause.
+const CONSEQUENCES: Duration = Duration::from_secs(2);
 
 /// An exchange between the ranks of a team.
 pub(crate) struct Exchange<'a> {
@@ -23,39 +26,50 @@ pub(crate) struct Exchange<'a> {
 impl Exchange<'_> {
     /// What each member put under `key`, in team order.
     pub(crate) fn all_gather(&self, key: &str, value: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
-        self.gather_until(key, value, |_, _| Ok(()))
+        let (values, end) = self.gather_until(key, value, |_| false);
+        end?;
+        Ok(values.into_iter().flatten().collect())
     }
 
-    /// As [`all_gather`](Self::all_gather), but ends with the first error that `look` has about a member's value.
+    /// What the members have put when all have, or when waiting ended with an error. Once a value `fails`, the others get
+    /// only [`CONSEQUENCES`] more.
     fn gather_until(
         &self,
         key: &str,
         value: &[u8],
-        look: impl Fn(Rank, &[u8]) -> Result<(), CommError>,
-    ) -> Result<Vec<Vec<u8>>, CommError> {
+        fails: impl Fn(&[u8]) -> bool,
+    ) -> (Vec<Option<Vec<u8>>>, Result<(), CommError>) {
         let start = Instant::now();
-        self.bootstrap.put(&format!("{key}/{}", self.bootstrap.rank().0), value)?;
         let mut values = vec![None; self.team.len()];
+        let mut timeout = self.timeout;
         let mut slice = Duration::ZERO;
-        loop {
-            for (value, &member) in values.iter_mut().zip(self.team.members()).filter(|(value, _)| value.is_none()) {
-                // The first that is missing is waited for; what the others have put is only looked at.
-                *value = self.bootstrap.get(&format!("{key}/{}", member.0), std::mem::take(&mut slice))?;
-                value.as_ref().map_or(Ok(()), |value| look(member, value))?;
+        let mut gather = || {
+            self.bootstrap.put(&format!("{key}/{}", self.bootstrap.rank().0), value)?;
+            loop {
+                for (value, &member) in values.iter_mut().zip(self.team.members()).filter(|(value, _)| value.is_none())
+                {
+                    // The first that is missing is waited for; what the others have put is only looked at.
+                    *value = self.bootstrap.get(&format!("{key}/{}", member.0), std::mem::take(&mut slice))?;
+                    if value.as_deref().is_some_and(&fails) {
+                        timeout = timeout.min(start.elapsed() + CONSEQUENCES);
+                    }
+                }
+                let members = self.team.members().iter().copied().zip(&values);
+                let missing: Vec<Rank> = members.filter(|(_, value)| value.is_none()).map(|(rank, _)| rank).collect();
+                if missing.is_empty() {
+                    return Ok(());
+                }
+                self.check(key, &missing, start.elapsed(), timeout)?;
+                slice = LOOK_EVERY.min(timeout.saturating_sub(start.elapsed()));
             }
-            let members = self.team.members().iter().copied().zip(&values);
-            let missing: Vec<Rank> = members.filter(|(_, value)| value.is_none()).map(|(member, _)| member).collect();
-            if missing.is_empty() {
-                return Ok(values.into_iter().flatten().collect());
-            }
-            self.check(key, &missing, start.elapsed())?;
-            slice = LOOK_EVERY.min(self.timeout.saturating_sub(start.elapsed()));
-        }
+        };
+        let end = gather();
+        (values, end)
     }
 
     /// Whether there is still reason to wait for the ranks in `missing`.
-    fn check(&self, key: &str, missing: &[Rank], waited: Duration) -> Result<(), CommError> {
-        let late = waited >= self.timeout;
+    fn check(&self, key: &str, missing: &[Rank], waited: Duration, timeout: Duration) -> Result<(), CommError> {
+        let late = waited >= timeout;
         let Some(transport) = self.transport else {
             return if late { Err(BootstrapError::missing(key, missing, waited).into()) } else { Ok(()) };
         };
@@ -78,25 +92,27 @@ impl Exchange<'_> {
         }
     }
 
-    /// All-gathers results, so that a failure of one rank is an error on every rank instead of a wait without end.
-    pub(crate) fn results(&self, key: &str, result: Result<Vec<u8>, String>) -> Result<Vec<Vec<u8>>, CommError> {
+    /// All-gathers results, so that a failure of one rank is an error on every rank instead of a wait without end. Of
+    /// several failures the one is told that is not of another's going.
+    pub(crate) fn results(&self, key: &str, result: Result<Vec<u8>, ControlError>) -> Result<Vec<Vec<u8>>, CommError> {
         let message = match &result {
             Ok(value) => [b"+", value.as_slice()].concat(),
-            Err(reason) => [b"-", reason.as_bytes()].concat(),
+            Err(error @ ControlError::PeerGone { .. }) => format!("~{error}").into_bytes(),
+            Err(error) => format!("-{error}").into_bytes(),
         };
-        let look = |peer: Rank, message: &[u8]| {
-            let reason = match message.split_first() {
-                Some((b'+', _)) => return Ok(()),
-                Some((_, reason)) => String::from_utf8_lossy(reason).into_owned(),
-                None => "it sent an empty message".to_owned(),
-            };
-            Err(CommError::Peer { what: key.to_owned(), peer, reason })
+        let fails = |message: &[u8]| !message.starts_with(b"+");
+        let (values, end) = self.gather_until(key, &message, fails);
+        let failed = |mark: u8| {
+            let mut all = self.team.members().iter().zip(&values);
+            all.find(|(_, value)| value.as_ref().is_some_and(|value| value.first() == Some(&mark)))
         };
-        let mut values = self.gather_until(key, &message, look)?;
-        for value in &mut values {
-            value.remove(0);
+        if let Some((peer, Some(message))) = failed(b'-').or_else(|| failed(b'~')) {
+            let reason = String::from_utf8_lossy(&message[1..]).into_owned();
+            return Err(CommError::Peer { what: key.to_owned(), peer: *peer, reason });
         }
-        Ok(values)
+        end?;
+        let strip = |message: Vec<u8>| message.get(1..).map_or_else(Vec::new, <[u8]>::to_vec);
+        Ok(values.into_iter().flatten().map(strip).collect())
     }
 
     /// Makes sure that every rank gives the same fields.
