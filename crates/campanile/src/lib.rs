@@ -22,6 +22,7 @@
 //! assert_eq!(ranks.unwrap(), [0, 1, 2, 3]);
 //! ```
 
+mod plugins;
 mod threads;
 mod world;
 
@@ -44,5 +45,6 @@ pub use campanile_moe::{
     DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, OpenRound, Outputs, Plan, PlanPaths, Problem, ReceivedRows,
     RowMeta, Tokens,
 };
-pub use threads::threads;
-pub use world::{WorldError, options, plugin, plugins, world};
+pub use plugins::{Origin, Plugin, Plugins, Refused};
+pub use threads::{threads, threads_over};
+pub use world::{WorldError, options, world};
