@@ -22,6 +22,7 @@
 //! assert_eq!(ranks.unwrap(), [0, 1, 2, 3]);
 //! ```
 
+mod explanation;
 mod plugins;
 mod threads;
 mod world;
@@ -45,6 +46,7 @@ pub use campanile_moe::{
     DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, OpenRound, Outputs, Plan, PlanPaths, Problem, ReceivedRows,
     RowMeta, Tokens,
 };
+pub use explanation::{ExplainError, Explanation};
 pub use plugins::{Origin, Plugin, Plugins, Refused};
 pub use threads::{threads, threads_over};
 pub use world::{WorldError, options, world};

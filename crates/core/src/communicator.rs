@@ -225,10 +225,7 @@ impl Communicator {
         };
         let open = |plugin: &dyn TransportPlugin| Opened::open(plugin, &options.device, open_options.clone(), &peers);
         let opened = opened(plugins, &options.transports, open);
-        let offer = Offer {
-            preference: options.transports.to_string(),
-            transports: opened.iter().map(|it| (it.name().to_owned(), it.offer(&peers, options.path))).collect(),
-        };
+        let offer = Offer::of(&opened, &peers, &Policy::new(options.transports.clone(), options.path));
         let offers = exchange.all_gather(&key("transports"), &offer.pack())?;
         let agreed =
             agree(&options.name, !options.transports.is_auto(), rank, &offers).map_err(|error| match error {

@@ -45,6 +45,7 @@ mod policy;
 mod preference;
 mod way;
 
+pub use agreement::choose;
 pub(crate) use agreement::{Disagreement, Offer, agree};
 pub use candidate::{Candidate, Peer};
 pub use cost::QUEUE_NS;
@@ -59,6 +60,9 @@ use crate::{Caps, Cost, Inline, MemoryKind, OpKind, PeerClass, Rank, Reach};
 
 /// The largest size at which costs are compared, in bytes; the answer is taken to hold for all larger ones.
 pub const LARGEST: u64 = 1 << 40;
+
+/// No memory has more bytes: where the range of a [`Row`] ends here, it has no end.
+pub const UNBOUNDED: u64 = i64::MAX as u64;
 
 /// Bits of a signal word that windows and collectives count on.
 const SIGNAL_BITS: u32 = 64;
@@ -172,7 +176,7 @@ impl Row {
 /// a candidate.
 fn ranges(candidates: &[Candidate], peer: &Peer, memory: MemoryKind, op: OpKind) -> Vec<[u64; 2]> {
     let most = match op {
-        OpKind::Put | OpKind::PutSignal | OpKind::Get => u64::MAX,
+        OpKind::Put | OpKind::PutSignal | OpKind::Get => UNBOUNDED,
         OpKind::PutInline => Inline::MAX as u64,
         OpKind::Atomic => return vec![[8, 8]],
         OpKind::Fence => return vec![[0, 0]],
@@ -231,14 +235,14 @@ fn able(
         Reach::Yes(cost) => *cost,
         Reach::No(reason) => return Err(reason.clone()),
     };
-    let none = || format!("no {op} in {memory} memory of {} peers", peer.class);
-    let caps = candidate.caps(peer.rank, memory, op)?.ok_or_else(none)?;
+    let caps = candidate.caps(peer.rank, memory, op)?;
+    let caps = caps.ok_or_else(|| format!("it does not do that in {memory} memory"))?;
     if op == OpKind::PutSignal && caps.signal.bits < SIGNAL_BITS {
         return Err(format!("its signals have {} bits; windows need {SIGNAL_BITS}", caps.signal.bits));
     }
     let most = largest(op, &caps);
     if bytes > most {
-        return Err(format!("at most {most} bytes in one {op}"));
+        return Err(format!("at most {most} bytes in one operation"));
     }
     Ok((caps, reach))
 }

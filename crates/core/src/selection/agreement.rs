@@ -4,6 +4,7 @@
 //! every peer costs, or why it cannot. All compute the same choice from the same offers: of those that every rank
 //! offers, the first by preference, else the one with the least sum of costs, else the one that rank 0 names first.
 
+use super::{Opened, Peer, Policy};
 use crate::{CommError, Rank};
 
 /// What one rank says of its transports.
@@ -43,6 +44,15 @@ pub(crate) enum Disagreement {
 }
 
 impl Offer {
+    /// What this rank offers of what it opened: all that the policy allows, in its order.
+    pub(crate) fn of(opened: &[Opened], peers: &[Peer], policy: &Policy) -> Self {
+        let ordered = |it| Some((policy.order_of(Opened::name(it)).ok()?, it));
+        let mut allowed: Vec<(usize, &Opened)> = opened.iter().filter_map(ordered).collect();
+        allowed.sort_by_key(|(order, _)| *order);
+        let offer = |(_, it): (usize, &Opened)| (it.name().to_owned(), it.offer(peers, policy.path));
+        Self { preference: policy.transports.to_string(), transports: allowed.into_iter().map(offer).collect() }
+    }
+
     /// As bytes: each text behind its length, an offer behind `+`, a reason behind `-`.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -89,7 +99,7 @@ impl Offer {
         Some(offer)
     }
 
-    fn of(&self, transport: &str) -> Result<&Able, &str> {
+    fn able(&self, transport: &str) -> Result<&Able, &str> {
         match self.transports.iter().find(|(name, _)| name == transport) {
             Some((_, able)) => able.as_ref().map_err(String::as_str),
             None => Err("it has no transport of that name"),
@@ -119,7 +129,7 @@ pub(crate) fn agree(what: &str, ordered: bool, own: Rank, offers: &[Vec<u8>]) ->
     let mut reasons = Vec::new();
     let mut best: Option<(f64, Agreed)> = None;
     for (name, _) in &offers[0].transports {
-        let able: Vec<_> = offers.iter().map(|offer| offer.of(name)).collect();
+        let able: Vec<_> = offers.iter().map(|offer| offer.able(name)).collect();
         if let Some((rank, reason)) = able.iter().enumerate().find_map(|(rank, able)| Some((rank, able.err()?))) {
             reasons.push(format!("{name}: {}: {reason}", Rank::new(rank)));
             continue;
@@ -132,6 +142,19 @@ pub(crate) fn agree(what: &str, ordered: bool, own: Rank, offers: &[Vec<u8>]) ->
         }
     }
     best.map(|(_, agreed)| agreed).ok_or_else(|| Disagreement::NoTransport(reasons.join("; ")))
+}
+
+/// The transport that a communicator over these peers would open if every rank were as this one.
+///
+/// # Errors
+/// The reasons, if none of what was opened reaches all of them.
+pub fn choose(opened: &[Opened], peers: &[Peer], policy: &Policy) -> Result<String, String> {
+    let offer = Offer::of(opened, peers, policy).pack();
+    match agree("selection", !policy.transports.is_auto(), Rank(0), &[offer]) {
+        Ok(agreed) => Ok(agreed.transport),
+        Err(Disagreement::NoTransport(reasons)) => Err(reasons),
+        Err(Disagreement::Error(error)) => Err(error.to_string()),
+    }
 }
 
 #[cfg(test)]

@@ -31,19 +31,33 @@ impl Policy {
     /// Place of a transport in the order of preference, 0 for all of them if there is none; or why it may not be used.
     pub(super) fn order_of(&self, transport: &str) -> Result<usize, String> {
         let place = self.transports.order_of(transport);
-        place.ok_or_else(|| self.said("CAMPANILE_TRANSPORT", &self.transports, 0) + " does not name it")
+        place.ok_or_else(|| format!("{} does not name it", self.said_of_transports()))
     }
 
     /// Why a way may not be used, if it may not.
     pub(super) fn allows(&self, way: Way) -> Result<(), String> {
         match (self.path, way) {
             (Path::Auto, _) | (Path::LoadStore, Way::LoadStore) | (Path::Queue, Way::Queue) => Ok(()),
-            _ => Err(self.said("CAMPANILE_PATH", self.path.name(), 1) + " forbids it"),
+            _ => Err(format!("{} forbids it", self.said_of_path())),
         }
     }
 
-    fn said(&self, variable: &str, value: impl fmt::Display, which: usize) -> String {
-        let source = self.sources.map_or_else(String::new, |sources| format!(" ({})", sources[which]));
-        format!("{variable}={value}{source}")
+    fn said_of_transports(&self) -> String {
+        said("CAMPANILE_TRANSPORT", &self.transports, self.sources.map(|[transports, _]| transports))
     }
+
+    fn said_of_path(&self) -> String {
+        said("CAMPANILE_PATH", self.path.name(), self.sources.map(|[_, path]| path))
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.said_of_transports(), self.said_of_path())
+    }
+}
+
+fn said(variable: &str, value: impl fmt::Display, source: Option<Source>) -> String {
+    let source = source.map_or_else(String::new, |source| format!(" ({source})"));
+    format!("{variable}={value}{source}")
 }
