@@ -158,8 +158,9 @@ impl Plugins {
             self.plugins.iter().find(of).map(Plugin::name)
         };
         let preference = config.transport();
-        let resolved = preference.names().iter().map(|given| by_path(given).unwrap_or(given).to_owned());
-        let resolved = Preference::of(resolved).unwrap_or(preference);
+        let names_of = preference.names().iter().map(|given| by_path(given).unwrap_or(given));
+        // None if it is auto, which has no names, or if a path and a name mean one transport, which is refused below.
+        let resolved = Preference::of(names_of).unwrap_or(preference);
         match config.check_transport(&resolved, &names) {
             Ok(()) => Ok(resolved),
             Err(ConfigError::Value { name, given, origin, allowed }) if !self.refused.is_empty() => {
