@@ -4,8 +4,9 @@ use super::Way;
 use crate::{Caps, Cost};
 
 /// What a queue costs on top of the operation that it carries, where load / store would reach too: post, ring, progress.
-/// Nanoseconds; the median difference of 8-byte puts by the two ways in `campanile bench put`, rounded.
-pub const QUEUE_NS: f64 = 100.0;
+/// Nanoseconds; the difference of the medians of 8-byte puts by the two ways in `campanile bench put` (181 and 404 on two
+/// cores of a virtual machine, not an optimised build), rounded.
+pub const QUEUE_NS: f64 = 200.0;
 
 impl Cost {
     /// Modelled time of an operation of that many bytes, in nanoseconds.

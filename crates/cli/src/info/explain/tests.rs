@@ -48,19 +48,19 @@ A communicator of the ranks on this node opens shm for all its peers.
 To this rank itself and ranks 1 to 2 of this node, host memory
   put, put-signal, get below 16 KiB; put-inline up to 16 B; atomic, fence
     chosen    shm load-store   200 ns + bytes at 8.0 GB/s
-    then      shm queue        300 ns + bytes at 8.0 GB/s
+    then      shm queue        400 ns + bytes at 8.0 GB/s
     then      rdma queue       1500 ns + bytes at 25.0 GB/s
     rejected  rdma load-store  it gives no pointers to that memory
     rejected  p2p              it has no usable device: gpu0: no driver
   put, put-signal, get from 16 KiB up to 2 GiB
     chosen    rdma queue       1500 ns + bytes at 25.0 GB/s
     then      shm load-store   200 ns + bytes at 8.0 GB/s
-    then      shm queue        300 ns + bytes at 8.0 GB/s
+    then      shm queue        400 ns + bytes at 8.0 GB/s
     rejected  rdma load-store  it gives no pointers to that memory
     rejected  p2p              it has no usable device: gpu0: no driver
   put, put-signal, get above 2 GiB
     chosen    shm load-store  200 ns + bytes at 8.0 GB/s
-    then      shm queue       300 ns + bytes at 8.0 GB/s
+    then      shm queue       400 ns + bytes at 8.0 GB/s
     rejected  rdma            at most 2147483648 bytes in one operation
     rejected  p2p             it has no usable device: gpu0: no driver
   put-inline above 16 B up to 32 B
