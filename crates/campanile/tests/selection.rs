@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use campanile::bootstrap::ThreadBootstrap;
 use campanile::core::selection::Preference;
-use campanile::core::{OpenError, OpenOptions, Probed, TransportInfo};
+use campanile::core::{OpKind, OpenError, OpenOptions, Probed, TransportInfo};
 use campanile::shm::ShmPlugin;
 use campanile::{
-    Barrier, CommError, CommOptions, Communicator, Config, MemoryKind, Origin, Path, Plugins, Transport,
-    TransportPlugin, threads, threads_over,
+    Barrier, CommError, CommOptions, Communicator, Config, Explanation, MemoryKind, Origin, Path, Plugins, Rank,
+    Transport, TransportPlugin, threads, threads_over,
 };
 
 /// Shared memory under another name, that some ranks cannot open.
@@ -199,4 +199,22 @@ fn a_configuration_names_transports_by_name_or_path() {
     }
     // A path and a name that mean one transport are one too many.
     assert!(preference("tcp,/p/d.so").unwrap_err().starts_with("CAMPANILE_TRANSPORT = \"tcp,/p/d.so\""));
+}
+
+#[test]
+fn an_explanation_says_what_a_communicator_would_open_or_why_none() {
+    let plugins = Plugins::linked()
+        .with_found([(PathBuf::from("/p/a.so"), Ok(Arc::new(alias("broken", 0)) as Arc<dyn TransportPlugin>))]);
+    let explain = |transports: &str| {
+        let config = Config::load([("CAMPANILE_TRANSPORT", transports)], None).unwrap();
+        Explanation::new(&plugins, &config, 3).unwrap()
+    };
+    assert_eq!(explain("broken,shm").communicator.as_deref(), Ok("shm"));
+    let forced = explain("broken");
+    let reason = "transport broken cannot be opened: the driver is missing";
+    assert_eq!(forced.communicator, Err(format!("broken: rank 0: {reason}")));
+    assert!(forced.selection.rows().iter().all(|row| row.chosen().is_none()));
+    let reasons = &forced.selection.find(Rank(2), MemoryKind::Host, OpKind::Put, 8).unwrap().rejected;
+    let reasons: Vec<_> = reasons.iter().map(|it| (it.transport.as_str(), it.reason.as_str())).collect();
+    assert_eq!(reasons, [("shm", "CAMPANILE_TRANSPORT=broken (environment) does not name it"), ("broken", reason)]);
 }

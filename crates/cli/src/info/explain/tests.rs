@@ -176,7 +176,7 @@ fn json_has_one_row_for_each_range() {
             "chosen": {"transport": "rdma", "path": "queue", "latency_ns": 1500.0, "gbps": 25.0},
             "then": [
                 {"transport": "shm", "path": "load-store", "latency_ns": 200.0, "gbps": 8.0},
-                {"transport": "shm", "path": "queue", "latency_ns": 300.0, "gbps": 8.0},
+                {"transport": "shm", "path": "queue", "latency_ns": 400.0, "gbps": 8.0},
             ],
             "rejected": [
                 rejected_by("rdma", "load-store".into(), "it gives no pointers to that memory"),
