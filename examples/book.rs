@@ -15,6 +15,7 @@ pages! {
     start: "../docs/src/guide/start.md",
     run: "../docs/src/guide/run.md",
     configuration: "../docs/src/guide/configuration.md",
+    selection: "../docs/src/guide/selection.md",
     moe_engine: "../docs/src/guide/moe-engine.md",
     collective: "../docs/src/guide/collective.md",
     failure: "../docs/src/guide/failure.md",

@@ -22,6 +22,8 @@
 //! assert_eq!(ranks.unwrap(), [0, 1, 2, 3]);
 //! ```
 
+mod explanation;
+mod plugins;
 mod threads;
 mod world;
 
@@ -44,5 +46,7 @@ pub use campanile_moe::{
     DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, OpenRound, Outputs, Plan, PlanPaths, Problem, ReceivedRows,
     RowMeta, Tokens,
 };
-pub use threads::threads;
-pub use world::{WorldError, options, plugin, plugins, world};
+pub use explanation::{ExplainError, Explanation};
+pub use plugins::{Origin, Plugin, Plugins, Refused};
+pub use threads::{threads, threads_over};
+pub use world::{WorldError, options, world};

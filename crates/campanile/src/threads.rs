@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use campanile_bootstrap::ThreadBootstrap;
 use campanile_core::{CommError, CommOptions, Communicator};
-use campanile_shm::ShmPlugin;
+
+use crate::Plugins;
 
 /// Runs `body` on `ranks` ranks, each a thread of this process with a communicator over all of them, and returns what
-/// each of them returned, by rank.
+/// each of them returned, by rank. Their transport is one that is linked in.
 ///
 /// A rank that panics drops its communicator, which the other ranks see as its death; the panic is passed on when all
 /// ranks have ended. Threads are not bound to cores.
@@ -23,12 +24,29 @@ where
     T: Send,
     E: From<CommError> + Send,
 {
+    threads_over(&Plugins::linked(), ranks, options, body)
+}
+
+/// As [`threads`], over one of `plugins`.
+///
+/// # Panics
+/// As [`threads`].
+pub fn threads_over<T, E>(
+    plugins: &Plugins,
+    ranks: usize,
+    options: &CommOptions,
+    body: impl Fn(Arc<Communicator>) -> Result<T, E> + Sync,
+) -> Vec<Result<T, E>>
+where
+    T: Send,
+    E: From<CommError> + Send,
+{
     assert!(ranks > 0, "a job has at least one rank");
-    let body = &body;
+    let (body, transports) = (&body, &plugins.transports());
     std::thread::scope(|scope| {
         let rank = |bootstrap: ThreadBootstrap| {
             scope.spawn(move || {
-                let comm = Communicator::new(Arc::new(bootstrap), &ShmPlugin, options.clone())?;
+                let comm = Communicator::select(Arc::new(bootstrap), transports, options.clone())?;
                 body(Arc::new(comm))
             })
         };

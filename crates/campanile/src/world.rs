@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use campanile_bootstrap::{JoinError, join};
-use campanile_core::{Bind, CommError, CommOptions, Communicator, Config, ConfigError, TransportPlugin};
+use campanile_core::{Bind, CommError, CommOptions, Communicator, Config, ConfigError};
 use campanile_host::affinity::{AffinityError, bind_current_thread};
 use campanile_host::topology::Topology;
-use campanile_shm::ShmPlugin;
+
+use crate::Plugins;
 
 /// The world cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -26,29 +27,14 @@ pub enum WorldError {
     Comm(#[from] CommError),
 }
 
-/// The transports that are linked in.
-pub fn plugins() -> &'static [&'static dyn TransportPlugin] {
-    static PLUGINS: [&dyn TransportPlugin; 1] = [&ShmPlugin];
-    &PLUGINS
-}
-
-/// The transport that `config` names.
-///
-/// # Errors
-/// [`ConfigError`] lists the names there are.
-pub fn plugin(config: &Config) -> Result<&'static dyn TransportPlugin, ConfigError> {
-    let names: Vec<_> = plugins().iter().map(|plugin| plugin.info().name).collect();
-    config.check_transport(&names)?;
-    let plugin = plugins().iter().find(|plugin| plugin.info().name == config.transport());
-    Ok(*plugin.expect("check_transport found the name"))
-}
-
 /// The communicator over all ranks of the job that this process was launched in, as `config` says; a job of one rank if it
 /// was not launched. A launched rank is bound to its own physical cores, unless told not to be. Collective.
 ///
 /// # Errors
 /// [`WorldError`] if the job cannot be joined or its ranks cannot be connected.
 pub fn world(config: &Config) -> Result<Arc<Communicator>, WorldError> {
+    let plugins = Plugins::of(config)?;
+    let options = plugins.options(config)?;
     let bootstrap = join(config)?;
     let topology = Topology::of_machine()?;
     if let Some(launched) = config.launched()?.filter(|_| config.bind() == Bind::Cores) {
@@ -58,16 +44,14 @@ pub fn world(config: &Config) -> Result<Arc<Communicator>, WorldError> {
             bind_current_thread(cpus)?;
         }
     }
-    Ok(Arc::new(Communicator::new(
-        bootstrap,
-        plugin(config)?,
-        CommOptions { cores: topology.cpus(), ..options(config) },
-    )?))
+    let options = CommOptions { cores: topology.cpus(), ..options };
+    Ok(Arc::new(Communicator::select(bootstrap, &plugins.transports(), options)?))
 }
 
-/// What a config says of communicators.
+/// What a config says of communicators. A transport that it names by a path stays a path: see [`Plugins::options`].
 pub fn options(config: &Config) -> CommOptions {
     CommOptions {
+        transports: config.transport(),
         timeout: config.timeout(),
         path: config.path(),
         queue_depth: config.queue_depth(),

@@ -1,15 +1,19 @@
-//! `campanile info`: transports, configuration and this machine.
+//! `campanile info`: transports, configuration and this machine; with `--explain`, what selection would do and why.
 
 use anyhow::anyhow;
 use campanile::host::cache::Caches;
 use campanile::host::copy::streaming_isa;
 use campanile::host::topology::Topology;
 use campanile::moe::arithmetic::Kernels;
+use campanile::{Config, Explanation, Plugins};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
 use crate::exit::Error;
 use crate::output::print;
+use crate::ranks::Ranks;
+
+mod explain;
 
 /// Arguments of `campanile info`.
 #[derive(clap::Args, Debug)]
@@ -17,15 +21,40 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Show what carries each operation to each peer, what would be next, and why the rest cannot
+    #[arg(long)]
+    explain: bool,
+    /// Ranks on this node that --explain takes the job to have
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 2, requires = "explain")]
+    ranks: usize,
+    /// The peers that --explain shows [default: all]
+    #[arg(long, value_name = "CLASS", requires = "explain")]
+    peer: Option<explain::Peers>,
 }
 
+/// A transport, and where it came from.
+#[derive(Serialize)]
+struct Transport {
+    name: String,
+    version: String,
+    summary: String,
+    origin: String,
+    devices: Vec<Device>,
+}
+
+/// A device of a transport.
 #[derive(Serialize)]
 struct Device {
-    transport: &'static str,
-    summary: &'static str,
     device: String,
     usable: bool,
     note: String,
+}
+
+/// A file that is no transport.
+#[derive(Serialize)]
+struct Refused {
+    path: String,
+    reason: String,
 }
 
 #[derive(Serialize)]
@@ -51,7 +80,8 @@ struct Machine {
 #[derive(Serialize)]
 struct Info {
     version: &'static str,
-    devices: Vec<Device>,
+    transports: Vec<Transport>,
+    refused: Vec<Refused>,
     variables: Vec<Variable>,
     machine: Machine,
 }
@@ -59,18 +89,11 @@ struct Info {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
     let config = campanile::bootstrap::configuration().map_err(Error::input)?;
-    campanile::plugin(&config).map_err(Error::input)?;
+    let plugins = Plugins::of(&config).map_err(Error::input)?;
     config.launched().map_err(Error::input)?;
-    let devices = campanile::plugins().iter().flat_map(|plugin| {
-        let info = plugin.info();
-        plugin.probe().into_iter().map(move |probed| Device {
-            transport: info.name,
-            summary: info.summary,
-            usable: probed.usable.is_ok(),
-            note: probed.usable.unwrap_or_else(|reason| reason),
-            device: probed.device,
-        })
-    });
+    if args.explain {
+        return explain(args, &plugins, &config);
+    }
     let variables = config.settings().into_iter().map(|setting| Variable {
         name: setting.variable.name,
         source: setting.source.to_string(),
@@ -82,7 +105,8 @@ pub fn main(args: &Args) -> Result<(), Error> {
     let caches = Caches::of_cpu(std::path::Path::new("/"), 0);
     let info = Info {
         version: env!("CARGO_PKG_VERSION"),
-        devices: devices.collect(),
+        transports: transports(&plugins),
+        refused: refused(&plugins),
         variables: variables.collect(),
         machine: Machine {
             cores: topology.cores().len(),
@@ -100,15 +124,70 @@ pub fn main(args: &Args) -> Result<(), Error> {
     print(&text(&info))
 }
 
+/// What is printed with `--explain --json`.
+#[derive(Serialize)]
+struct Explained<'a> {
+    transport: String,
+    path: &'static str,
+    ranks: usize,
+    /// The transport of a communicator of these ranks; `null`: there is none.
+    communicator: Option<&'a String>,
+    rows: Vec<explain::JsonRow<'a>>,
+}
+
+fn explain(args: &Args, plugins: &Plugins, config: &Config) -> Result<(), Error> {
+    Ranks::check(args.ranks)?;
+    let Explanation { policy, communicator, selection, .. } = &Explanation::new(plugins, config, args.ranks)?;
+    let rows = explain::rows(selection, args.peer);
+    if args.json {
+        crate::bench::print_json(&Explained {
+            transport: policy.transports.to_string(),
+            path: policy.path.name(),
+            ranks: args.ranks,
+            communicator: communicator.as_ref().ok(),
+            rows: rows.into_iter().map(Into::into).collect(),
+        })?;
+    } else {
+        print(&explain::text(policy, communicator, &rows))?;
+    }
+    match communicator {
+        Ok(_) => Ok(()),
+        Err(reasons) => Err(Error::Failure(anyhow!("no communicator can be made with {policy}: {reasons}"))),
+    }
+}
+
+fn transports(plugins: &Plugins) -> Vec<Transport> {
+    let transport = |plugin: &campanile::Plugin| {
+        let info = plugin.transport.info();
+        let device = |probed: campanile::core::Probed| Device {
+            device: probed.device,
+            usable: probed.usable.is_ok(),
+            note: probed.usable.unwrap_or_else(|reason| reason),
+        };
+        Transport {
+            name: info.name.to_owned(),
+            version: info.version.to_owned(),
+            summary: info.summary.to_owned(),
+            origin: plugin.origin.to_string(),
+            devices: plugin.transport.probe().into_iter().map(device).collect(),
+        }
+    };
+    plugins.iter().map(transport).collect()
+}
+
+fn refused(plugins: &Plugins) -> Vec<Refused> {
+    let refused = |refused: &campanile::Refused| Refused {
+        path: refused.path.display().to_string(),
+        reason: refused.reason.clone(),
+    };
+    plugins.refused().iter().map(refused).collect()
+}
+
 fn text(info: &Info) -> String {
     let mut text = String::new();
     text += &format!("campanile {}\n\n", info.version);
     text += "Transports\n";
-    for device in &info.devices {
-        let state = if device.usable { "usable" } else { "left out" };
-        text += &format!("  {}  device {}: {state}, {}\n", device.transport, device.device, device.note);
-        text += &format!("      {}\n", device.summary);
-    }
+    text += &transports_text(&info.transports, &info.refused);
     let machine = &info.machine;
     let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
     text += "\nMachine\n";
@@ -129,5 +208,20 @@ fn text(info: &Info) -> String {
         table.add_row([variable.name, &variable.value, &variable.source, &doc]);
     }
     text += &format!("{table}\n");
+    text
+}
+
+fn transports_text(transports: &[Transport], refused: &[Refused]) -> String {
+    let mut text = String::new();
+    for Transport { name, version, summary, origin, devices } in transports {
+        text += &format!("  {name} {version} ({origin}): {summary}\n");
+        for Device { device, usable, note } in devices {
+            let state = if *usable { "usable" } else { "left out" };
+            text += &format!("      device {device}: {state}, {note}\n");
+        }
+    }
+    for Refused { path, reason } in refused {
+        text += &format!("  refused {path}: {reason}\n");
+    }
     text
 }

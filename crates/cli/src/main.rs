@@ -1,4 +1,5 @@
-//! The `campanile` program: MoE exchanges on files, benchmarks, a launcher, and what there is on this machine.
+//! The `campanile` program: MoE exchanges on files, benchmarks, a launcher, and what there is on this machine
+//! and is wrong with it.
 //!
 //! Exit code 0 is good, 2 is bad input or usage, 1 is a failure. With `--json` standard output is exactly one JSON
 //! object; everything else goes to standard error.
@@ -9,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod buffer;
+mod doctor;
 mod exit;
 mod info;
 mod job;
@@ -41,6 +43,14 @@ enum Command {
     Run(run::Args),
     /// Show transports, configuration and this machine
     Info(info::Args),
+    /// Find out what this machine gives, whether it matters, and what to do
+    Doctor(doctor::Args),
+    /// Load one library, in a process that may die of it
+    #[command(hide = true)]
+    Library {
+        /// Its file name.
+        name: String,
+    },
     /// One rank of a job that another `campanile` started
     #[command(hide = true)]
     Rank {
@@ -55,6 +65,8 @@ fn main() -> ExitCode {
         Command::Bench(command) => bench::main(&command),
         Command::Run(args) => run::main(&args),
         Command::Info(args) => info::main(&args),
+        Command::Doctor(args) => doctor::main(&args),
+        Command::Library { name } => doctor::library(&name),
         Command::Rank { job } => job::main(&job),
     };
     match ended {

@@ -104,7 +104,7 @@ impl Exchange {
     pub fn run(&self, comm: &Arc<Communicator>, problem: &Problem) -> anyhow::Result<Vec<u8>> {
         let exchanged = exchange::run(comm, problem, &self.options()?)?;
         let limits = measure_limits(comm, problem)?;
-        Ok(encode(&exchanged, limits))
+        Ok(encode(comm.transport().info().name, &exchanged, limits))
     }
 }
 
@@ -133,6 +133,7 @@ type Copies = [Vec<[u64; 2]>; 2];
 /// What stands before the tensors of a rank's result.
 #[derive(Serialize, Deserialize)]
 struct Header {
+    transport: String,
     combine: String,
     dispatch: [u64; 2],
     combine_span: [u64; 2],
@@ -141,7 +142,7 @@ struct Header {
     lengths: [usize; 7],
 }
 
-fn encode(exchanged: &Exchanged, limits: Option<Copies>) -> Vec<u8> {
+fn encode(transport: &str, exchanged: &Exchanged, limits: Option<Copies>) -> Vec<u8> {
     let RankOutput { out, out_weights, received } = &exchanged.output;
     let f32s = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
     let i32s = |values: &[i32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
@@ -155,6 +156,7 @@ fn encode(exchanged: &Exchanged, limits: Option<Copies>) -> Vec<u8> {
         f32s(&received.topk_weights),
     ];
     let header = Header {
+        transport: transport.to_owned(),
         combine: exchanged.combine.to_string(),
         dispatch: exchanged.times.dispatch,
         combine_span: exchanged.times.combine,
@@ -165,7 +167,14 @@ fn encode(exchanged: &Exchanged, limits: Option<Copies>) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], &header, &tensors.concat()].concat()
 }
 
-fn decode(bytes: &[u8]) -> Option<(Exchanged, Option<Copies>)> {
+/// What carried the rows of an exchange.
+#[derive(Default)]
+struct Carrier {
+    transport: String,
+    combine: MoeCombine,
+}
+
+fn decode(bytes: &[u8]) -> Option<(Carrier, Exchanged, Option<Copies>)> {
     let (length, bytes) = bytes.split_first_chunk::<8>()?;
     let (header, mut bytes) = bytes.split_at_checked(u64::from_le_bytes(*length) as usize)?;
     let header: Header = serde_json::from_slice(header).ok()?;
@@ -190,7 +199,8 @@ fn decode(bytes: &[u8]) -> Option<(Exchanged, Option<Copies>)> {
         combine: header.combine.parse().ok()?,
         times: Times { dispatch: header.dispatch, combine: header.combine_span },
     };
-    bytes.is_empty().then_some((exchanged, header.limits))
+    let carrier = Carrier { transport: header.transport, combine: exchanged.combine };
+    bytes.is_empty().then_some((carrier, exchanged, header.limits))
 }
 
 /// Runs the command.
@@ -234,8 +244,13 @@ pub fn main(args: &Args) -> Result<(), Error> {
     let results = ranks.run(&Job::Moe(exchange.clone()), |comm| exchange.run(comm, &problem))?;
     spinner.set_message("verifying");
     let decoded = results.iter().map(|result| decode(result).context("a rank's result cannot be read"));
-    let (exchanged, limits): (Vec<_>, Vec<_>) = decoded.collect::<anyhow::Result<Vec<_>>>()?.into_iter().unzip();
-    let combine = exchanged.first().map_or(MoeCombine::Auto, |exchanged| exchanged.combine);
+    let (mut carrier, mut exchanged, mut limits) = (Carrier::default(), Vec::new(), Vec::new());
+    for decoded in decoded {
+        let (of_rank, exchanged_by_rank, limits_of_rank) = decoded?;
+        carrier = of_rank; // the same on every rank: communicator and operation agreed on it
+        exchanged.push(exchanged_by_rank);
+        limits.push(limits_of_rank);
+    }
     let spans: Vec<_> = exchanged.iter().map(|exchanged| exchanged.times).collect();
     let solution = Solution { ranks: exchanged.into_iter().map(|exchanged| exchanged.output).collect() };
     let verification = verify(&problem, &solution, exchange.keep_received);
@@ -245,7 +260,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
     }
     spinner.finish_and_clear();
 
-    let report = report(args, &ranks, &exchange, &problem, combine, &spans, &limits, verification);
+    let report = report(args, &ranks, &exchange, &problem, carrier, &spans, &limits, verification);
     let text = if args.json { report.json() + "\n" } else { report.text(std::io::stdout().is_terminal()) };
     print(&text)?;
     if !verified {
@@ -307,7 +322,7 @@ fn report(
     ranks: &Ranks,
     exchange: &Exchange,
     problem: &Problem,
-    combine: MoeCombine,
+    carrier: Carrier,
     spans: &[Times],
     limits: &[Option<Copies>],
     verification: Verification,
@@ -343,10 +358,10 @@ fn report(
         },
         run: Run {
             ranks_as: ranks.ranks_as().name().to_owned(),
-            transport: ranks.config().transport(),
+            transport: carrier.transport,
             path: ranks.config().path().name().to_owned(),
             mode: exchange.mode.clone(),
-            combine: combine.to_string(),
+            combine: carrier.combine.to_string(),
             layout: exchange.layout.clone(),
             output: args.output.as_ref().map(|output| output.display().to_string()),
         },

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use campanile::bootstrap::{Launch, Output};
 use campanile::core::{Bind, Config};
-use campanile::{Communicator, MoeCombine, Path, threads};
+use campanile::{Communicator, MoeCombine, Path, Plugins, threads_over};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
@@ -71,11 +71,11 @@ fn path(name: &str) -> Result<Path, String> {
 }
 
 /// The ranks of one job.
-#[derive(Debug)]
 pub struct Ranks {
     count: usize,
     ranks_as: RanksAs,
     config: Config,
+    plugins: Plugins,
 }
 
 impl Ranks {
@@ -91,13 +91,13 @@ impl Ranks {
         if let Some(bind) = options.bind {
             config = config.with_bind(bind).map_err(Error::input)?;
         }
-        campanile::plugin(&config).map_err(Error::input)?;
+        let plugins = Plugins::of(&config).map_err(Error::input)?;
         config.launched().map_err(Error::input)?;
         if config.path() == Path::Queue && combine == Some(MoeCombine::Pull) {
             return Err(Error::input(anyhow!("combine pull reads peers' memory, which path queue forbids; use push")));
         }
         Self::check(count)?;
-        Ok(Self { count, ranks_as: options.ranks_as, config })
+        Ok(Self { count, ranks_as: options.ranks_as, config, plugins })
     }
 
     /// Refuses a number of ranks that no machine is made for, before anything of that size is made.
@@ -135,8 +135,8 @@ impl Ranks {
         &self,
         body: impl Fn(&Arc<Communicator>) -> anyhow::Result<Vec<u8>> + Sync,
     ) -> Result<Vec<Vec<u8>>, Error> {
-        let options = campanile::options(&self.config);
-        let ended = threads::<_, anyhow::Error>(self.count, &options, |comm| body(&comm));
+        let options = self.plugins.options(&self.config)?;
+        let ended = threads_over::<_, anyhow::Error>(&self.plugins, self.count, &options, |comm| body(&comm));
         let ranks = ended.into_iter().enumerate().map(|(rank, ended)| ended.with_context(|| format!("rank {rank}")));
         Ok(ranks.collect::<anyhow::Result<_>>()?)
     }

@@ -36,7 +36,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
     if let Some(bind) = args.bind {
         config = config.with_bind(bind).map_err(Error::input)?;
     }
-    campanile::plugin(&config).map_err(Error::input)?;
+    campanile::Plugins::of(&config).map_err(Error::input)?;
     let [program, arguments @ ..] = args.command.as_slice() else {
         return Err(Error::input(anyhow!("no command; give one after --")));
     };

@@ -266,7 +266,12 @@ fn benches_count_and_verify() {
 #[test]
 fn info_lists_transports_and_variables() {
     let value: serde_json::Value = serde_json::from_str(&good(&["info", "--json"])).unwrap();
-    assert_eq!(value["devices"][0]["transport"], "shm");
+    assert_eq!(
+        (&value["transports"][0]["name"], &value["transports"][0]["origin"]),
+        (&"shm".into(), &"linked in".into())
+    );
+    assert_eq!(value["transports"][0]["devices"][0]["usable"], true);
+    assert_eq!(value["refused"], serde_json::json!([]));
     let names: Vec<_> = value["variables"].as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"CAMPANILE_TIMEOUT"));
     assert!(good(&["info"]).contains("CAMPANILE_TIMEOUT"));

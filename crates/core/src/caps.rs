@@ -56,7 +56,7 @@ pub struct Caps {
     pub alignment: u32,
     /// Signals.
     pub signal: SignalCaps,
-    /// First guess of the cost.
+    /// First guess of the cost: of load / store where it reaches, else of the queue (see [`selection`](crate::selection)).
     pub cost: Cost,
 }
 

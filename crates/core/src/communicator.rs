@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::exchange::Exchange;
+use crate::selection::{Candidate, Disagreement, Offer, Opened, Peer, Policy, Preference, Way, agree, window_way};
 use crate::sticky::Sticky;
 use crate::{
-    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpKind, OpenOptions,
-    Queue, QueueOptions, QueueTarget, Rank, Reach, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait,
-    Window,
+    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpenOptions, Queue,
+    QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
 };
 
 /// By which path windows reach peers.
@@ -46,6 +46,8 @@ impl Path {
 pub struct CommOptions {
     /// Name, different for each communicator of a job, the same on all its ranks.
     pub name: String,
+    /// Which transports may be used.
+    pub transports: Preference,
     /// Device of the transport; empty for its first usable one.
     pub device: String,
     /// Upper bound of every wait.
@@ -65,6 +67,7 @@ impl Default for CommOptions {
     fn default() -> Self {
         Self {
             name: "world".to_owned(),
+            transports: Preference::AUTO,
             device: String::new(),
             timeout: Duration::from_secs(30),
             path: Path::Auto,
@@ -93,7 +96,7 @@ pub(crate) struct Shared {
     bootstrap: Arc<dyn Bootstrap>,
     transport: Arc<dyn Transport>,
     endpoints: Vec<Endpoint>,
-    nodes: Vec<Node>,
+    peers: Vec<Peer>,
     queues: Vec<OnceLock<Arc<dyn Queue>>>,
     path: Path,
     queue_depth: usize,
@@ -113,8 +116,20 @@ impl Shared {
         self.timeout
     }
 
+    /// First byte of a peer's region, if windows reach it by load / store.
     pub(crate) fn map(&self, remote: &RemoteRegion) -> Option<NonNull<u8>> {
-        if self.path == Path::Queue { None } else { self.transport.map(remote) }
+        let way = self.way(remote.peer(), remote.kind());
+        if way == Ok(Way::LoadStore) { self.transport.map(remote) } else { None }
+    }
+
+    /// By which way windows of such memory reach a peer; why they do not, if they do not.
+    fn way(&self, peer: Rank, memory: MemoryKind) -> Result<Way, String> {
+        let peer = &self.peers[peer.index()];
+        let reach = |peer: &Peer| self.transport.reach(peer.rank, &peer.node);
+        let caps = |class, memory, op| self.transport.caps(class, memory, op);
+        let name = self.transport.info().name;
+        let candidate = Candidate::opened(name, std::slice::from_ref(peer), &[memory], reach, caps);
+        window_way(&candidate, peer, memory, &Policy::new(Preference::AUTO, self.path))
     }
 
     /// The queue to a peer, made at its first use.
@@ -170,10 +185,26 @@ impl Communicator {
     /// Opens `plugin` on every rank of the job and connects all of them. Collective over the job.
     ///
     /// # Errors
-    /// [`CommError`] if a rank is missing, cannot open the transport, cannot be reached, or was given other options.
+    /// As [`select`](Self::select).
     pub fn new(
         bootstrap: Arc<dyn Bootstrap>,
         plugin: &dyn TransportPlugin,
+        options: CommOptions,
+    ) -> Result<Self, CommError> {
+        let transports = Preference::of([plugin.info().name]).unwrap_or_default();
+        Self::select(bootstrap, &[plugin], CommOptions { transports, ..options })
+    }
+
+    /// Opens one of `plugins` on every rank of the job and connects all of them: of those that the options allow and that
+    /// reach every rank from every rank, the first by preference, else the one that costs least. All ranks come to the
+    /// same choice. Collective over the job.
+    ///
+    /// # Errors
+    /// [`CommError::NoTransport`] on every rank if none can be opened everywhere and reaches everybody, with the reason
+    /// for each; otherwise [`CommError`] if a rank is missing or was given other options.
+    pub fn select(
+        bootstrap: Arc<dyn Bootstrap>,
+        plugins: &[&dyn TransportPlugin],
         options: CommOptions,
     ) -> Result<Self, CommError> {
         let (rank, ranks, timeout) = (bootstrap.rank(), bootstrap.ranks(), options.timeout);
@@ -183,17 +214,11 @@ impl Communicator {
         let node = bootstrap.node();
         let exchange = Exchange { bootstrap: &*bootstrap, transport: None, team: &team, timeout };
         let gathered = exchange.all_gather(&key("node"), node.identity().as_bytes())?;
-        let nodes: Vec<Node> =
-            gathered.into_iter().map(|node| Node::new(String::from_utf8_lossy(&node).into_owned())).collect();
-        let ranks_on_node = nodes.iter().filter(|other| **other == node).count();
+        let nodes = gathered.into_iter().map(|node| Node::new(String::from_utf8_lossy(&node).into_owned()));
+        let peers = Peer::seen_from(rank, nodes);
+        let ranks_on_node = peers.iter().filter(|peer| peer.node == node).count();
 
-        let device = match options.device.as_str() {
-            "" => {
-                plugin.probe().into_iter().find(|probed| probed.usable.is_ok()).map_or_else(String::new, |p| p.device)
-            }
-            device => device.to_owned(),
-        };
-        let open = OpenOptions {
+        let open_options = OpenOptions {
             rank,
             ranks,
             node,
@@ -202,32 +227,33 @@ impl Communicator {
             huge_pages: options.huge_pages,
             timeout,
         };
-        let opened = plugin.open(&device, open);
-        let system = |what: String, reason: String| ControlError::System { what, reason };
-        let reached =
-            opened.map_err(|error| system("opening it".to_owned(), error.to_string())).and_then(|transport| {
-                let unreachable = nodes.iter().enumerate().find_map(|(peer, node)| {
-                    let peer = Rank::new(peer);
-                    match transport.reach(peer, node) {
-                        Reach::Yes(_) => None,
-                        Reach::No(reason) => Some(system(format!("{peer} cannot be reached"), reason)),
-                    }
-                });
-                unreachable.map_or(Ok(transport), Err)
-            });
-        let address = reached.as_ref().map(|transport| transport.address()).map_err(Clone::clone);
-        let addresses = exchange.results(&key("address"), address)?;
-        let transport = reached.expect("the exchange returned every rank's error, this rank's too");
+        let open = |plugin: &dyn TransportPlugin| Opened::open(plugin, &options.device, open_options.clone(), &peers);
+        let opened = opened(plugins, &options.transports, open);
+        let offer = Offer::of(&opened, &peers, &Policy::new(options.transports.clone(), options.path));
+        let offers = exchange.all_gather(&key("transports"), &offer.pack())?;
+        let agreed =
+            agree(&options.name, !options.transports.is_auto(), rank, &offers).map_err(|error| match error {
+                Disagreement::Error(error) => error,
+                Disagreement::NoTransport(reasons) => CommError::NoTransport {
+                    preference: options.transports.to_string(),
+                    reasons,
+                    instead: instead(plugins, &options, |plugin| open(plugin).offer(&peers, options.path).is_ok()),
+                },
+            })?;
+        let chosen = opened.into_iter().find(|opened| opened.name() == agreed.transport);
+        let transport = chosen.map(Opened::into_transport).and_then(Result::ok);
+        let transport = transport.expect("the ranks agree only on what each of them has opened and offered");
+        let addresses = agreed.addresses;
 
-        let peers: Vec<_> = addresses.into_iter().enumerate().map(|(peer, blob)| (Rank::new(peer), blob)).collect();
-        let connected = transport.connect(&peers).wait(timeout);
+        let addresses: Vec<_> = addresses.into_iter().enumerate().map(|(peer, at)| (Rank::new(peer), at)).collect();
+        let connected = transport.connect(&addresses).wait(timeout);
         let done = connected.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
         exchange.results(&key("connected"), done)?;
 
         let shared = Shared {
             bootstrap,
             endpoints: connected?,
-            nodes,
+            peers,
             queues: (0..ranks).map(|_| OnceLock::new()).collect(),
             transport,
             path: options.path,
@@ -286,10 +312,8 @@ impl Communicator {
     /// Whether windows of host memory can be mapped from every rank of the team: load / store reaches all of them, and
     /// the path does not forbid it.
     pub fn maps_all(&self) -> bool {
-        let caps = |class| self.shared.transport.caps(class, MemoryKind::Host, OpKind::Put);
-        let mapped = |endpoint: &Endpoint| caps(endpoint.class).is_some_and(|caps| caps.load_store);
-        let ours = |endpoint: &&Endpoint| self.team.position(endpoint.peer).is_some();
-        self.shared.path != Path::Queue && self.shared.endpoints.iter().filter(ours).all(mapped)
+        let mapped = |&member: &Rank| self.shared.way(member, MemoryKind::Host) == Ok(Way::LoadStore);
+        self.team.members().iter().all(mapped)
     }
 
     /// Upper bound of every wait.
@@ -299,9 +323,9 @@ impl Communicator {
 
     /// The members of this team on this rank's node, in team order.
     pub fn local_team(&self) -> Team {
-        let nodes = &self.shared.nodes;
-        let here = &nodes[self.shared.rank.index()];
-        let members = self.team.members().iter().copied().filter(|member| nodes[member.index()] == *here);
+        let node = |member: Rank| &self.shared.peers[member.index()].node;
+        let here = node(self.shared.rank);
+        let members = self.team.members().iter().copied().filter(|&member| node(member) == here);
         Team::new(members).expect("this rank is on its own node")
     }
 
@@ -345,10 +369,10 @@ impl Communicator {
         let key = self.next_key("window");
         self.agree("window", &[("bytes", bytes.to_string()), ("memory", kind.to_string())])?;
         let allocated = self.shared.transport.allocate(bytes, kind).wait(timeout);
-        let exported = allocated
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|region| self.shared.transport.export(region, self.team.members()));
+        let exported = allocated.as_ref().map_err(Clone::clone).and_then(|region| {
+            self.check_ways(kind)?;
+            self.shared.transport.export(region, self.team.members())
+        });
         let blobs = self.exchange().results(&key, exported).map_err(|error| self.fail_if_fault(error))?;
         let region = allocated?;
         let import = |(position, blob): (usize, Vec<u8>)| {
@@ -462,6 +486,16 @@ impl Communicator {
         self.shared.error.get()
     }
 
+    /// Why a window of such memory cannot be, if there is a member that no allowed way leads to.
+    fn check_ways(&self, memory: MemoryKind) -> Result<(), ControlError> {
+        let transport = self.transport().info().name;
+        self.team.members().iter().try_for_each(|&member| {
+            let what = || format!("transport {transport} has no way to {member}");
+            let way = self.shared.way(member, memory);
+            way.map(drop).map_err(|reason| ControlError::System { what: what(), reason })
+        })
+    }
+
     fn exchange(&self) -> Exchange<'_> {
         Exchange {
             bootstrap: &*self.shared.bootstrap,
@@ -484,5 +518,38 @@ impl Communicator {
 impl fmt::Debug for Communicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Communicator({:?}, position {} of {})", self.name, self.position, self.team.len())
+    }
+}
+
+/// The transports that may be used, opened: by preference, or all of them.
+fn opened(
+    plugins: &[&dyn TransportPlugin],
+    transports: &Preference,
+    open: impl Fn(&dyn TransportPlugin) -> Opened,
+) -> Vec<Opened> {
+    if transports.is_auto() {
+        return plugins.iter().map(|plugin| open(*plugin)).collect();
+    }
+    let named = |name: &String| {
+        let plugin = plugins.iter().find(|plugin| plugin.info().name == *name);
+        plugin.map_or_else(|| Opened::missing(name, "there is no transport of that name".to_owned()), |it| open(*it))
+    };
+    transports.names().iter().map(named).collect()
+}
+
+/// What could be used instead of what may be, in words.
+fn instead(
+    plugins: &[&dyn TransportPlugin],
+    options: &CommOptions,
+    runs: impl Fn(&dyn TransportPlugin) -> bool,
+) -> String {
+    let others = plugins.iter().filter(|plugin| !options.transports.names().iter().any(|it| it == plugin.info().name));
+    let others: Vec<_> = match options.transports.is_auto() {
+        true => Vec::new(),
+        false => others.filter(|plugin| runs(**plugin)).map(|plugin| plugin.info().name).collect(),
+    };
+    match others.as_slice() {
+        [] => "nothing else could run here; `campanile info --explain` says why".to_owned(),
+        others => format!("{} could run here, and so could auto", others.join(", ")),
     }
 }

@@ -37,6 +37,7 @@ pub use choice::{Bind, HugePages, MoeCombine, MoeMode};
 pub use error::ConfigError;
 pub use kind::parse_duration;
 
+use crate::selection::{Policy, Preference};
 use crate::{Path, Rank};
 use kind::Kind;
 
@@ -213,8 +214,12 @@ variables! {
     /// Path of a TOML file with more settings, which override the environment.
     "CAMPANILE_CONFIG": Process, config_file, with_config_file: Option<String> = "unset", Kind::OPTIONAL_TEXT;
 
-    /// Name of the transport that connects the ranks, one of those that `campanile info` lists.
-    "CAMPANILE_TRANSPORT": Job, transport, with_transport: String = "shm", Kind::TEXT;
+    /// Which transports may connect the ranks, of those that `campanile info` lists. With auto it is the one that reaches
+    /// all ranks at the least cost, with names the first one that can run.
+    "CAMPANILE_TRANSPORT": Job, transport, with_transport: Preference = "auto", Kind::PREFERENCE;
+
+    /// Directories in which plugins are searched for, separated by colons.
+    "CAMPANILE_PLUGIN_PATH": Job, plugin_path, with_plugin_path: Option<String> = "unset", Kind::OPTIONAL_TEXT;
 
     /// Upper bound of every wait, on the host and on devices; when it is reached the wait ends in an error that names
     /// the peer.
@@ -326,20 +331,26 @@ impl Config {
         Ok(Some(Launched { rank: Rank(rank), ranks: ranks as usize, local_rank: local_rank as usize, store }))
     }
 
-    /// Makes sure that the transport is one of `available`.
+    /// What `CAMPANILE_TRANSPORT` and `CAMPANILE_PATH` say of transports.
+    pub fn policy(&self) -> Policy {
+        Policy::new(self.transport(), self.path()).sources(self.transport.source, self.path.source)
+    }
+
+    /// Makes sure that every transport that is named is one of `available`. `resolved` is the preference with names for
+    /// paths.
     ///
     /// # Errors
     /// [`ConfigError::Value`].
-    pub fn check_transport(&self, available: &[&str]) -> Result<(), ConfigError> {
+    pub fn check_transport(&self, resolved: &Preference, available: &[&str]) -> Result<(), ConfigError> {
         let Sourced { value, source } = &self.transport;
-        if available.contains(&value.as_str()) {
+        if resolved.names().iter().all(|name| available.contains(&name.as_str())) {
             return Ok(());
         }
         Err(ConfigError::Value {
             name: "CAMPANILE_TRANSPORT".to_owned(),
-            given: value.clone(),
+            given: value.to_string(),
             origin: *source,
-            allowed: available.join(", "),
+            allowed: format!("auto or, in order of preference, any of {}", available.join(", ")),
         })
     }
 

@@ -322,6 +322,16 @@ pub enum CommError {
         /// Its error.
         reason: String,
     },
+    /// No transport that may be used reaches every rank.
+    #[error("no transport reaches every rank, of CAMPANILE_TRANSPORT={preference}: {reasons}; {instead}")]
+    NoTransport {
+        /// What was asked for.
+        preference: String,
+        /// Each one, with the first rank that cannot use it and why.
+        reasons: String,
+        /// What could run instead, as far as this rank knows.
+        instead: String,
+    },
     /// Ranks were configured differently.
     #[error("{what}: {field} is {given} here and {theirs} on {peer}; every rank must be given the same")]
     Mismatch {

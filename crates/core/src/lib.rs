@@ -10,6 +10,7 @@
 
 pub mod contract;
 pub mod doorbell;
+pub mod selection;
 pub mod sync;
 
 mod arena;

@@ -2,6 +2,8 @@
 //!
 //! Plain data. Addresses are (region, offset) on both sides; results go to (region, offset).
 
+use std::fmt;
+
 use crate::{RegionKey, RemoteKey, SignalAction, Strength};
 
 /// A place in this rank's registered memory.
@@ -161,6 +163,29 @@ pub enum OpKind {
     Atomic,
     /// [`Op::Fence`].
     Fence,
+}
+
+impl OpKind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Put, Self::PutSignal, Self::PutInline, Self::Get, Self::Atomic, Self::Fence];
+
+    /// The name for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::PutSignal => "put-signal",
+            Self::PutInline => "put-inline",
+            Self::Get => "get",
+            Self::Atomic => "atomic",
+            Self::Fence => "fence",
+        }
+    }
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 impl Op {

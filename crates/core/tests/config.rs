@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
+use campanile_core::selection::{Policy, Preference};
 use campanile_core::{
     Bind, Config, ConfigError, HugePages, MoeCombine, MoeMode, Path, Rank, Scope, Source, VARIABLES, parse_duration,
 };
@@ -20,7 +21,7 @@ fn nothing_given_is_the_defaults() {
     let config = Config::load([("PATH", "/bin"), ("OTHER_TIMEOUT", "x")], None).unwrap();
     assert_eq!(config, Config::default());
     assert_eq!(config.timeout(), Duration::from_secs(30));
-    assert_eq!(config.transport(), "shm");
+    assert_eq!(config.transport(), Preference::AUTO);
     assert_eq!(config.path(), Path::Auto);
     assert_eq!(config.queue_depth(), 256);
     assert_eq!(config.bind(), Bind::Cores);
@@ -112,6 +113,10 @@ fn bad_values_are_refused_with_name_value_origin_and_what_is_allowed() {
         ("CAMPANILE_QUEUE_DEPTH", "+16"),
         ("CAMPANILE_QUEUE_DEPTH", "4294967296"),
         ("CAMPANILE_TRANSPORT", ""),
+        ("CAMPANILE_TRANSPORT", "shm,"),
+        ("CAMPANILE_TRANSPORT", "shm,auto"),
+        ("CAMPANILE_TRANSPORT", "shm,rdma,shm"),
+        ("CAMPANILE_PLUGIN_PATH", ""),
         ("CAMPANILE_BIND", "true"),
         ("CAMPANILE_RANK", "-1"),
         ("CAMPANILE_RANK", "one"),
@@ -151,19 +156,28 @@ fn code_cannot_set_what_text_could_not() {
     assert!(error.to_string().starts_with("CAMPANILE_TIMEOUT = \"0s\" (from code) is not allowed"), "{error}");
     assert!(Config::default().with_queue_depth(3).is_err());
     assert!(Config::default().with_queue_depth(usize::MAX).is_err());
-    assert!(Config::default().with_transport(String::new()).is_err());
+    assert!(Config::default().with_transport(Preference::of(["a b", "c"]).unwrap()).is_ok());
     assert!(Config::default().with_world_size(Some(0)).is_err());
     assert_eq!(Config::default().with_moe_combine(MoeCombine::Push).unwrap().moe_combine(), MoeCombine::Push);
 }
 
 #[test]
-fn the_transport_is_checked_against_what_there_is() {
-    let config = Config::load([("CAMPANILE_TRANSPORT", "rdma")], None).unwrap();
-    config.check_transport(&["shm", "rdma"]).unwrap();
+fn the_transports_are_checked_against_what_there_is() {
+    let config = Config::load([("CAMPANILE_TRANSPORT", "rdma, shm")], None).unwrap();
+    config.check_transport(&config.transport(), &["shm", "rdma"]).unwrap();
     assert_eq!(
-        config.check_transport(&["shm", "p2p"]).unwrap_err().to_string(),
-        "CAMPANILE_TRANSPORT = \"rdma\" (from environment) is not allowed; it takes shm, p2p"
+        config.check_transport(&config.transport(), &["shm", "p2p"]).unwrap_err().to_string(),
+        "CAMPANILE_TRANSPORT = \"rdma,shm\" (from environment) is not allowed; it takes auto or, in order of preference, \
+         any of shm, p2p"
     );
+    Config::default().check_transport(&Preference::AUTO, &[]).unwrap();
+}
+
+#[test]
+fn the_policy_knows_where_it_came_from() {
+    let config = Config::load([("CAMPANILE_TRANSPORT", "shm")], Some("path = \"queue\"")).unwrap();
+    let policy = Policy::new(Preference::of(["shm"]).unwrap(), Path::Queue);
+    assert_eq!(config.policy(), policy.sources(Source::Environment, Source::File));
 }
 
 #[test]

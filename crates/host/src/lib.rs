@@ -15,6 +15,9 @@
 //! | [`topology`] | [`Topology`](topology::Topology): cores, NUMA nodes, and which CPUs each rank gets |
 //! | [`cache`] | [`Caches`](cache::Caches): sizes and sharing |
 //! | [`process`] | [`Pidfd`](process::Pidfd), dying with one's parent, who can share memory |
+//! | [`limits`], [`cgroup`], [`filesystem`] | what bounds this process: [`Limits`](limits::Limits), CPU quota, [`Space`](filesystem::Space) |
+//! | [`kernel`], [`namespace`], [`huge_pages`] | what the kernel is and gives |
+//! | [`library`] | whether a library can be loaded |
 //! | [`clock`] | nanoseconds that all processes of a machine agree on |
 
 #[cfg(not(target_os = "linux"))]
@@ -22,10 +25,17 @@ compile_error!("campanile-host stands on memfd, futex and pidfd: Linux only");
 
 pub mod affinity;
 pub mod cache;
+pub mod cgroup;
 pub mod channel;
 pub mod clock;
 pub mod copy;
+pub mod filesystem;
+pub mod huge_pages;
+pub mod kernel;
+pub mod library;
+pub mod limits;
 pub mod memory;
+pub mod namespace;
 mod poll;
 pub mod process;
 pub mod topology;

@@ -126,7 +126,7 @@ fn node_identity_below(root: &Path) -> Result<String, ProcessError> {
         .map_err(|source| ProcessError::System { operation: "reading /proc/sys/kernel/random/boot_id", source })?
         .trim()
         .to_owned();
-    for namespace in ["net", "user", "time"] {
+    for namespace in crate::namespace::Namespace::SHARED {
         // A kernel without this kind of namespace has only one.
         if let Ok(name) = std::fs::read_link(root.join("proc/self/ns").join(namespace)) {
             identity.push('/');

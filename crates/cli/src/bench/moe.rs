@@ -111,6 +111,7 @@ struct Measured {
     rows: Vec<u64>,
     verified: bool,
     combine_by: String,
+    transport: String,
 }
 
 /// Copies what dispatch and what combine moves, some times.
@@ -179,7 +180,8 @@ impl Settings {
             let to_each = rows.iter().map(|&rows| rows as usize * bytes).collect();
             limits.push(Limit::new(comm, to_each, self.tokens * bytes)?);
         }
-        let mut measured = Measured { rows, combine_by: moe.combine_by().to_string(), ..Measured::default() };
+        let (combine_by, transport) = (moe.combine_by().to_string(), comm.transport().info().name.to_owned());
+        let mut measured = Measured { rows, combine_by, transport, ..Measured::default() };
 
         let x = Buffer::of(&problem.ranks[rank].x)?;
         let tokens = Tokens { x: x.as_slice(), ..Tokens::of(&problem, rank) };
@@ -334,7 +336,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         combine_dtype: problem.combine_dtype.name(),
         iters: args.iters,
         warmup: args.warmup,
-        transport: ranks.config().transport(),
+        transport: measured[0].transport.clone(),
         path: ranks.config().path().name(),
         mode: &settings.mode,
         combine_by: &measured[0].combine_by,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::choice::Choice;
 use super::{ConfigError, Source};
 use crate::QueueOptions;
+use crate::selection::Preference;
 
 /// How values of one kind are read and shown. What [`show`](Self::show) makes of a value, [`parse`](Self::parse)
 /// accepts exactly if the value is allowed.
@@ -36,20 +37,17 @@ impl<T: Choice> Kind<T> {
     pub(super) const CHOICE: Self = Self { allowed: T::names, parse: T::named, show: |value| value.name().to_owned() };
 }
 
-impl Kind<String> {
-    /// Any text but none.
-    pub(super) const TEXT: Self = Self {
-        allowed: || "a name that is not empty".to_owned(),
-        parse: |text| (!text.is_empty()).then(|| text.to_owned()),
-        show: String::clone,
-    };
+impl Kind<Preference> {
+    /// Transports, by preference.
+    pub(super) const PREFERENCE: Self =
+        Self { allowed: || Preference::ALLOWED.to_owned(), parse: Preference::parse, show: ToString::to_string };
 }
 
 impl Kind<Option<String>> {
     /// Any text but none, or nothing.
     pub(super) const OPTIONAL_TEXT: Self = Self {
         allowed: || "a text that is not empty, or unset".to_owned(),
-        parse: |text| optional(text, |text| Kind::TEXT.parse(text)),
+        parse: |text| optional(text, |text| (!text.is_empty()).then(|| text.to_owned())),
         show: |value| value.clone().unwrap_or_else(|| UNSET.to_owned()),
     };
 }

@@ -7,9 +7,10 @@
 //!
 //! Files are read below a root that is an argument, and their text is parsed by pure functions.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::MemoryError;
+use crate::cgroup::{Cgroup, Version};
 
 /// Bytes that can still be taken before the machine or a memory cgroup of this process runs out. A snapshot.
 ///
@@ -25,12 +26,10 @@ pub(crate) fn available_below(root: &Path) -> Result<u64, MemoryError> {
     let system = |source| MemoryError::System { operation: "reading MemAvailable of /proc/meminfo", bytes: 0, source };
     let text = std::fs::read_to_string(path).map_err(system)?;
     let machine = mem_available(&text).ok_or_else(|| system(std::io::Error::from(std::io::ErrorKind::InvalidData)))?;
-    // A process without cgroups (a kernel without them, or /proc hidden) has no limit by them.
-    let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let mut least = machine;
-    for group in memory_cgroups(&groups) {
+    for group in Cgroup::of_process(root, "memory") {
         for directory in group.directories(root) {
-            if let Some(left) = group.left(&directory) {
+            if let Some(left) = left(group.version, &directory) {
                 least = least.min(left);
             }
         }
@@ -45,69 +44,19 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// A memory cgroup of this process.
-#[derive(Debug, PartialEq, Eq)]
-struct MemoryCgroup {
-    version: Version,
-    /// As in `/proc/self/cgroup`, from the root of the hierarchy.
-    path: String,
-}
-
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-enum Version {
-    One,
-    Two,
-}
-
-/// The memory cgroups in the text of `/proc/self/cgroup`, lines of `id:controllers:path`. The line of version 2 has
-/// id 0 and no controllers; it is there also on hybrid machines, whose memory controller is version 1.
-fn memory_cgroups(cgroup: &str) -> Vec<MemoryCgroup> {
-    let mut found = Vec::new();
-    for line in cgroup.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_id), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        let version = if controllers.is_empty() {
-            Version::Two
-        } else if controllers.split(',').any(|name| name == "memory") {
-            Version::One
-        } else {
-            continue;
-        };
-        found.push(MemoryCgroup { version, path: path.to_owned() });
-    }
-    found
-}
-
-impl MemoryCgroup {
-    /// The directories of this group and of all groups above it: a limit anywhere on the way binds. In a container
-    /// whose `/sys/fs/cgroup` shows only its own part, the lower names do not exist and the last directory is its
-    /// limit.
-    fn directories(&self, root: &Path) -> Vec<PathBuf> {
-        let mount = root.join(match self.version {
-            Version::One => "sys/fs/cgroup/memory",
-            Version::Two => "sys/fs/cgroup",
-        });
-        // A group outside the process's cgroup namespace is shown as `/../name`: nothing of it can be seen.
-        let path = if self.path.contains("/..") { "" } else { self.path.trim_start_matches('/') };
-        Path::new(path).ancestors().map(|group| mount.join(group)).collect()
-    }
-
-    /// Bytes left in the group of `directory`, or `None` if it has no limit (or no such directory, or no memory
-    /// controller).
-    fn left(&self, directory: &Path) -> Option<u64> {
-        // Beyond `memory.high` a process is not killed but slowed down until it hardly moves.
-        let (limits, usage, prefix): (&[&str], _, _) = match self.version {
-            Version::One => (&["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"),
-            Version::Two => (&["memory.max", "memory.high"], "memory.current", ""),
-        };
-        let read = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
-        let limit = limits.iter().filter_map(|name| limit_bytes(&read(name)?)).min()?;
-        let usage = read(usage)?.trim().parse::<u64>().ok()?;
-        let cache = page_cache(&read("memory.stat").unwrap_or_default(), prefix);
-        Some(limit.saturating_sub(usage.saturating_sub(cache)))
-    }
+/// Bytes left in the group of `directory`, or `None` if it has no limit (or no such directory, or no memory
+/// controller).
+fn left(version: Version, directory: &Path) -> Option<u64> {
+    // Beyond `memory.high` a process is not killed but slowed down until it hardly moves.
+    let (limits, usage, prefix): (&[&str], _, _) = match version {
+        Version::One => (&["memory.limit_in_bytes"], "memory.usage_in_bytes", "total_"),
+        Version::Two => (&["memory.max", "memory.high"], "memory.current", ""),
+    };
+    let read = |name: &str| std::fs::read_to_string(directory.join(name)).ok();
+    let limit = limits.iter().filter_map(|name| limit_bytes(&read(name)?)).min()?;
+    let usage = read(usage)?.trim().parse::<u64>().ok()?;
+    let cache = page_cache(&read("memory.stat").unwrap_or_default(), prefix);
+    Some(limit.saturating_sub(usage.saturating_sub(cache)))
 }
 
 /// A limit file's bytes; `None` for `max` (version 2). Version 1 writes the largest page-aligned i64 for none, which
@@ -163,16 +112,6 @@ mod tests {
     fn no_meminfo_is_an_error() {
         let error = available_below(root(&[]).path()).expect_err("nothing there");
         assert!(error.to_string().contains("/proc/meminfo"), "{error}");
-    }
-
-    #[test]
-    fn memory_cgroups_of_both_versions_are_found() {
-        let text = "9:name=systemd:/\n4:memory:/a:b/c\n3:cpuset,memory:/d\n2:cpuacct:/\nnonsense\n0::/e\n";
-        let group = |version, path: &str| MemoryCgroup { version, path: path.to_owned() };
-        assert_eq!(
-            memory_cgroups(text),
-            [group(Version::One, "/a:b/c"), group(Version::One, "/d"), group(Version::Two, "/e")]
-        );
     }
 
     #[test]
