@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::emulate::Lacks;
 use crate::exchange::Exchange;
 use crate::sticky::Sticky;
 use crate::{
@@ -118,8 +119,11 @@ impl Shared {
         if let Some(queue) = cell.get() {
             return Ok(&**queue);
         }
-        let options = QueueOptions { depth: self.queue_depth, ordered: true, ..QueueOptions::default() };
+        let options = QueueOptions { depth: self.queue_depth, ..QueueOptions::default() };
         let queue = self.transport.queue(QueueTarget::Peer(peer), options)?;
+        let class = self.endpoints[peer.index()].class;
+        let lacks = Lacks::of(|op| self.transport.caps(class, MemoryKind::Host, op));
+        let queue = lacks.emulate(queue, options.depth, self.timeout);
         Ok(&**cell.get_or_init(|| queue))
     }
 

@@ -36,6 +36,7 @@ use std::time::Duration;
 pub use choice::{Bind, HugePages, MoeCombine, MoeMode};
 pub use error::ConfigError;
 pub use kind::parse_duration;
+pub use nearest::suggest;
 
 use crate::{Path, Rank};
 use kind::Kind;
@@ -215,6 +216,9 @@ variables! {
 
     /// Name of the transport that connects the ranks, one of those that `campanile info` lists.
     "CAMPANILE_TRANSPORT": Job, transport, with_transport: String = "shm", Kind::TEXT;
+
+    /// Decorators around the transport, innermost first, as throttle(latency=5us, bandwidth=1GB/s)+stats.
+    "CAMPANILE_DECORATE": Job, decorate, with_decorate: Option<String> = "unset", Kind::OPTIONAL_TEXT;
 
     /// Upper bound of every wait, on the host and on devices; when it is reached the wait ends in an error that names
     /// the peer.
