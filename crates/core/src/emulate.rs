@@ -289,7 +289,7 @@ impl Parts<'_> {
     fn refused(&self, error: PostError) -> PostError {
         let Some(before) = self.posted else {
             return match error {
-                PostError::Invalid { index, reason } => PostError::Invalid { index: self.origins[index], reason },
+                PostError::Invalid { index, reason } => PostError::Invalid { index: self.origins.get(index).copied().unwrap_or(self.index), reason },
                 error => error,
             };
         };
