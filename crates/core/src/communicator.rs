@@ -14,8 +14,9 @@ use crate::emulate::Lacks;
 use crate::exchange::Exchange;
 use crate::sticky::Sticky;
 use crate::{
-    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpKind, OpenOptions,
-    Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
+    Agent, Bootstrap, CommError, Completion, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node,
+    OpKind, OpenOptions, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport,
+    TransportPlugin, Wait, Window,
 };
 
 /// By which path windows reach peers.
@@ -125,6 +126,22 @@ impl Shared {
         let lacks = Lacks::of(|op| self.transport.caps(class, MemoryKind::Host, op));
         let queue = lacks.emulate(queue, options.depth, self.timeout);
         Ok(&**cell.get_or_init(|| queue))
+    }
+
+    /// Waits until what was posted for a peer is complete, before memory that it names goes away. A failure is sticky;
+    /// nothing is waited for after one, or for a peer that is gone.
+    pub(crate) fn drain(&self, peer: Rank) {
+        let Some(queue) = self.queues[peer.index()].get() else { return };
+        let (ticket, visible) = (queue.flush(), Completion::Remote(Agent::Cpu));
+        let is_hopeless =
+            || self.error.get().is_some() || self.transport.fault().is_some() || self.transport.gone(peer).is_some();
+        if queue.test(ticket, visible) == Ok(true) || is_hopeless() {
+            return;
+        }
+        if let Err(error) = queue.wait(ticket, visible, self.timeout) {
+            let error = self.fail_to(peer, error.into());
+            tracing::warn!(rank = self.rank.0, %error, "a window was dropped before what was posted for it was complete");
+        }
     }
 
     #[inline]

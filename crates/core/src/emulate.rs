@@ -289,7 +289,9 @@ impl Parts<'_> {
     fn refused(&self, error: PostError) -> PostError {
         let Some(before) = self.posted else {
             return match error {
-                PostError::Invalid { index, reason } => PostError::Invalid { index: self.origins.get(index).copied().unwrap_or(self.index), reason },
+                PostError::Invalid { index, reason } => {
+                    PostError::Invalid { index: self.origins.get(index).copied().unwrap_or(self.index), reason }
+                }
                 error => error,
             };
         };
@@ -351,3 +353,6 @@ impl Queue for Emulated {
         self.queue.describe()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use campanile_collectives::Barrier;
-use campanile_core::{CommOptions, MemoryKind, MoeCombine, MoeMode, OpKind, Path, PeerClass};
+use campanile_core::{CommOptions, MemoryKind, MoeCombine, MoeMode, OpKind, PeerClass};
 use campanile_moe::exchange::{ExchangeOptions, Layout, run};
 use campanile_moe::model::{compare, solve};
 use campanile_moe::{DType, Problem, RankInput, Solution};
@@ -12,7 +12,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 mod common;
-use common::{job, options, stack};
+use common::{job, options, queues, stack};
 
 /// Decorators that hide load / store: windows go by queues whatever the path.
 const HIDING: [&str; 9] = [
@@ -35,10 +35,6 @@ const STACKS: [&str; 6] = [
     "lean+check+stats",
     "throttle(latency=2us)+fault(delay=20us)+trace",
 ];
-
-fn queues() -> CommOptions {
-    CommOptions { path: Path::Queue, ..options() }
-}
 
 fn problem(seed: u64) -> Problem {
     const TOKENS: [usize; 3] = [6, 9, 0];
@@ -72,7 +68,10 @@ fn moe(stack: &Stack, comm: &CommOptions) {
         ExchangeOptions { layout: Layout::ALL[0], mode: MoeMode::Auto, combine: MoeCombine::Push, keep_received: true };
     let ended = job(3, stack, comm, |comm| {
         let round = |problem| run(&comm, problem, &how).unwrap_or_else(|error| panic!("{stack:?}: {error}")).output;
-        problems.iter().map(round).collect::<Vec<_>>()
+        let rounds: Vec<_> = problems.iter().map(round).collect();
+        // Nobody leaves while others still send it words that it does not wait for.
+        comm.agree("all rounds", &[]).expect("nobody fails");
+        rounds
     });
     for (round, problem) in problems.iter().enumerate() {
         let ranks = ended.iter().map(|rank| rank[round].clone()).collect();

@@ -73,7 +73,16 @@ impl Stack {
         if text.trim().is_empty() {
             return Ok(Self::new());
         }
-        let decorators = text.split('+').map(|part| decorator(part.trim())).collect::<Result<_, _>>()?;
+        let mut depth = 0;
+        let between = |letter| {
+            match letter {
+                '(' => depth += 1,
+                ')' => depth -= 1,
+                _ => {}
+            }
+            letter == '+' && depth == 0
+        };
+        let decorators = text.split(between).map(|part| decorator(part.trim())).collect::<Result<_, _>>()?;
         Ok(Self { decorators })
     }
 

@@ -39,6 +39,10 @@ pub fn job<T: Send>(
     })
 }
 
+pub fn queues() -> CommOptions {
+    CommOptions { path: campanile_core::Path::Queue, ..options() }
+}
+
 pub fn options() -> CommOptions {
     CommOptions { timeout: TIMEOUT, ..CommOptions::default() }
 }

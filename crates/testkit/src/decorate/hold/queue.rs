@@ -96,9 +96,14 @@ impl HeldQueue {
         if state.failure.is_some() {
             return None;
         }
+        // Behind a completion that is lost there is none to look for.
+        let mut lost = false;
         let look = |entry: &Entry| match entry.stage {
             Stage::Due(due) => Some(due),
-            Stage::Left(_) if entry.fate == Fate::Complete => Some(0),
+            Stage::Left(_) => {
+                lost |= entry.fate == Fate::Lose;
+                (!lost).then_some(0)
+            }
             _ => None,
         };
         state.entries.iter().filter_map(look).min()
