@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use campanile_core::{
     HugePages, LocalAddress, MemoryKind, Node, Op, OpenOptions, QueueOptions, QueueTarget, Rank, RemoteAddress,
-    TransportPlugin,
 };
 use campanile_shm::ShmPlugin;
 use campanile_testkit::decorate::Stack;

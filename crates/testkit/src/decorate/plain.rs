@@ -1,6 +1,7 @@
 //! Plain: a decorator that does nothing, to know what a layer costs.
 //!
-//! A post through it adds 12 instructions (x86-64, release build; COST_COMMAND).
+//! A post through it is 9 instructions more than the 331 of one to a queue of shared memory, through two of them 18: a call by
+//! table a layer (x86-64, release build; `examples/layer_cost.rs`, which says how it is counted).
 
 use std::fmt;
 use std::sync::Arc;
