@@ -77,6 +77,7 @@ fn sources_that_change_when_they_may() {
         me.queue.wait(me.queue.flush(), VISIBLE, TIMEOUT).expect("nothing is misused");
         // Bytes beside the source, and the target of a put to oneself that overlaps its source.
         let me = Member::new(Arc::clone(&comm), 4096, comm.rank());
+        me.window.write(8, &std::array::from_fn::<_, 64, _>(|byte| byte as u8)).expect("inside");
         let ticket = me.queue.post(&[me.put(8, 12, 64)]).expect("it is posted");
         me.window.write(0, &[1; 8]).expect("inside");
         me.window.write(76, &[1; 8]).expect("inside");

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use campanile_core::{Agent, Cancelled, Completion, Condition, FaultKind, Op, PostError, QueueError, Rank, Strength};
+use campanile_core::{
+    Agent, Cancelled, Completion, Condition, FaultKind, Op, PostError, QueueError, Rank, Shutdown, Strength,
+};
 use campanile_testkit::decorate::{Fault, Kill, Stack, Stats};
 
 mod common;
@@ -74,10 +76,12 @@ fn a_lost_completion_is_delivered_and_never_seen() {
                 assert!(matches!(error, QueueError::Timeout { .. }), "{error}");
             }
             assert_eq!(me.queue.test(tickets[0], VISIBLE), Ok(true), "a ticket stays fulfilled");
+            me.meet();
+            comm.transport().shutdown(Shutdown::Drain).expect("what is lost is not waited for");
         } else {
             me.window.wait(0, 0, Condition::AtLeast(3), "test").expect("all are delivered");
+            me.meet();
         }
-        me.meet();
     });
 }
 

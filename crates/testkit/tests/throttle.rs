@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use campanile_core::{Agent, Completion, Condition, MemoryKind, OpKind, PeerClass, PostError, Strength};
+use campanile_core::{Agent, Completion, Condition, MemoryKind, OpKind, PeerClass, PostError, Shutdown, Strength};
 use campanile_testkit::decorate::{Stack, Throttle};
 
 mod common;
@@ -47,7 +47,7 @@ fn what_is_rung_leaves_before_the_transport_ends() {
         me.queue.post(&[me.signal(0, 7, Strength::Strong)]).expect("it is posted");
         me.queue.ring().expect("it rings");
         if comm.rank() == 0 {
-            comm.transport().shutdown(campanile_core::Shutdown::Drain).expect("it drains");
+            comm.transport().shutdown(Shutdown::Drain).expect("it drains");
             assert_eq!(me.queue.test(me.queue.flush(), VISIBLE), Ok(true), "it was waited for");
         }
         let seen = if comm.rank() == 1 { window.wait(0, 0, Condition::AtLeast(7), "test").ok() } else { None };
@@ -78,5 +78,23 @@ fn depth_caps_and_legality_are_as_ever() {
         assert!(gpu.is_err(), "what the transport cannot tell is not told");
         // Ends without waiting a minute.
         me.comm.abort();
+    });
+}
+
+#[test]
+fn an_abort_drops_what_is_held_back() {
+    job(2, &stack("throttle(latency=2ms)"), &options(), |comm| {
+        let me = Member::new(Arc::clone(&comm), 64, 1 - comm.rank());
+        me.meet();
+        if comm.rank() == 0 {
+            let ticket = me.queue.post(&[me.signal(0, 7, Strength::Strong)]).expect("it is posted");
+            me.queue.ring().expect("it rings");
+            comm.transport().shutdown(Shutdown::Abort).expect("it ends");
+            let error = me.queue.wait(ticket, VISIBLE, common::TIMEOUT).expect_err("it was dropped");
+            assert!(error.to_string().contains("shut down with operations held back"), "{error}");
+        } else {
+            me.window.wait(0, 0, Condition::AtLeast(7), "test").expect_err("the other rank is gone");
+            assert_eq!(me.window.word(0).load(Ordering::Acquire), 0);
+        }
     });
 }

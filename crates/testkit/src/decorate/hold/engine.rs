@@ -105,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// Drops what is held back. Idempotent.
+    /// Ends the thread, and drops what is held back. Idempotent.
     pub(super) fn stop(&self) {
         self.bell.lock().stopped = true;
         self.bell.rung.notify_one();
@@ -114,7 +114,8 @@ impl Engine {
             // It does not panic unless the transport below does, which is then told by the test that runs it.
             let _ = thread.join();
         }
-        self.bell.lock().queues.clear();
+        let queues = std::mem::take(&mut self.bell.lock().queues);
+        queues.iter().for_each(|queue| queue.abandon());
     }
 }
 

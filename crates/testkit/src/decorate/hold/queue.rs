@@ -87,6 +87,16 @@ impl HeldQueue {
         self.next_look(&state)
     }
 
+    /// Drops what has not left; a queue that had such work has failed.
+    pub(super) fn abandon(&self) {
+        let mut state = self.lock();
+        let is_held = |entry: &Entry| matches!(entry.stage, Stage::Posted | Stage::Due(_));
+        if state.failure.is_none() && state.entries.iter().any(is_held) {
+            let reason = "its transport was shut down with operations held back".to_owned();
+            state.failure = Some(QueueError::Poisoned { queue: self.number, reason });
+        }
+    }
+
     /// Whether something that was rung has not left.
     pub(super) fn is_busy(&self) -> bool {
         self.next_look(&self.lock()).is_some()
