@@ -35,6 +35,19 @@ fn what_is_printed_is_what_is_read() {
 }
 
 #[test]
+fn every_name_that_is_listed_is_accepted() {
+    for (name, options) in Stack::known() {
+        assert_eq!(common::stack(name).apply(Arc::new(ShmPlugin)).info().name, format!("shm+{name}"));
+        for option in options {
+            // A value that none of them takes: the option is known, and says what it wants.
+            let refused = Stack::parse(&format!("{name}({option}=)")).expect_err("no option takes nothing");
+            assert!(matches!(&refused, StackError::Value { option: refused, .. } if refused == option), "{refused}");
+        }
+    }
+    assert_eq!(Stack::known().count(), 7);
+}
+
+#[test]
 fn refusals_say_what_was_given_what_is_allowed_and_what_is_near() {
     let refusal = |text: &str| Stack::parse(text).expect_err(text).to_string();
     assert_eq!(refusal("throtle"), "\"throtle\" is no decorator; did you mean throttle?");

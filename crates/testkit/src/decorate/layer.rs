@@ -20,7 +20,73 @@ use campanile_core::{
 
 use super::Regions;
 
-/// Puts a layer around each transport that a plugin opens. Its text is one that a [`Stack`](super::Stack) reads.
+/// Puts a layer around each transport that a plugin opens. The text of those of this crate is one that a
+/// [`Stack`](super::Stack) reads.
+///
+/// # Example
+///
+/// A decorator that says no to large puts; everything else it passes on:
+///
+/// ```
+/// use std::fmt;
+/// use std::sync::Arc;
+///
+/// use campanile_core::{
+///     ControlError, Op, OpenError, OpenOptions, PostError, Queue, QueueOptions, QueueTarget, Ticket, Transport,
+///     TransportPlugin,
+/// };
+/// use campanile_testkit::decorate::{
+///     Decorator, QueueLayer, Stack, TransportLayer, decorated_queue, decorated_transport,
+/// };
+///
+/// struct Small;
+///
+/// impl fmt::Display for Small {
+///     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+///         f.write_str(self.name())
+///     }
+/// }
+///
+/// impl Decorator for Small {
+///     fn name(&self) -> &'static str {
+///         "small"
+///     }
+///
+///     fn decorate(&self, inner: Arc<dyn Transport>, _: &OpenOptions) -> Result<Arc<dyn Transport>, OpenError> {
+///         Ok(decorated_transport(self.name(), SmallTransport(inner)))
+///     }
+/// }
+///
+/// struct SmallTransport(Arc<dyn Transport>);
+///
+/// impl TransportLayer for SmallTransport {
+///     fn inner(&self) -> &dyn Transport {
+///         &*self.0
+///     }
+///
+///     fn queue(&self, target: QueueTarget, options: QueueOptions) -> Result<Arc<dyn Queue>, ControlError> {
+///         Ok(decorated_queue(SmallQueue(self.0.queue(target, options)?)))
+///     }
+/// }
+///
+/// struct SmallQueue(Arc<dyn Queue>);
+///
+/// impl QueueLayer for SmallQueue {
+///     fn inner(&self) -> &dyn Queue {
+///         &*self.0
+///     }
+///
+///     fn post(&self, ops: &[Op]) -> Result<Ticket, PostError> {
+///         match ops.iter().position(|op| op.bytes() > 64) {
+///             Some(index) => Err(PostError::Invalid { index, reason: "more than 64 bytes".to_owned() }),
+///             None => self.0.post(ops),
+///         }
+///     }
+/// }
+///
+/// let plugin = Stack::new().with(Small).apply(Arc::new(campanile_shm::ShmPlugin));
+/// assert_eq!(plugin.info().name, "shm+small");
+/// ```
 pub trait Decorator: Any + fmt::Display + Send + Sync {
     /// What the names of its transports end with.
     fn name(&self) -> &'static str;

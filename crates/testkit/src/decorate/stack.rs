@@ -86,6 +86,11 @@ impl Stack {
         Ok(Self { decorators })
     }
 
+    /// Every decorator that a text can name, with its options.
+    pub fn known() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
+        DECORATORS.iter().map(|&(name, options, _)| (name, options))
+    }
+
     /// `plugin` with the decorators around what it opens.
     pub fn apply(&self, plugin: Arc<dyn TransportPlugin>) -> Arc<dyn TransportPlugin> {
         self.decorators.iter().cloned().fold(plugin, |inner, decorator| Arc::new(DecoratedPlugin { inner, decorator }))

@@ -10,7 +10,7 @@ use super::engine::Bell;
 use super::{Fate, Schedule};
 use crate::decorate::Regions;
 
-/// Operations that are looked at for one that may leave before earlier ones.
+/// Operations that are looked at for the next to leave.
 const LOOKAHEAD: usize = 64;
 
 pub(super) struct HeldQueue {
@@ -107,16 +107,11 @@ impl HeldQueue {
             return None;
         }
         // Behind a completion that is lost there is none to look for.
-        let mut lost = false;
-        let look = |entry: &Entry| match entry.stage {
-            Stage::Due(due) => Some(due),
-            Stage::Left(_) => {
-                lost |= entry.fate == Fate::Lose;
-                (!lost).then_some(0)
-            }
-            _ => None,
-        };
-        state.entries.iter().filter_map(look).min()
+        let told = state.entries.iter().take_while(|entry| entry.fate != Fate::Lose);
+        match told.filter(|entry| matches!(entry.stage, Stage::Left(_))).count() {
+            0 => state.next_to_leave().map(|(time, _)| time),
+            _ => Some(0),
+        }
     }
 
     /// Lets leave what is due and takes note of what is complete; how many operations that is.
@@ -138,7 +133,7 @@ impl HeldQueue {
 
     fn hand_on(&self, state: &mut State) -> Result<(), QueueError> {
         let now = now_ns();
-        while let Some(index) = state.next_to_leave(now) {
+        while let Some((_, index)) = state.next_to_leave().filter(|(time, _)| *time <= now) {
             let (op, fate) = (state.entries[index].op, state.entries[index].fate);
             let position = state.completed + index as u64;
             if fate == Fate::Fail {
@@ -202,21 +197,27 @@ impl HeldQueue {
 }
 
 impl State {
-    /// Which entry leaves next: of those whose time has come, and that no earlier one keeps back, the one due first.
-    fn next_to_leave(&self, now: u64) -> Option<usize> {
-        let mut best: Option<(u64, usize)> = None;
-        let is_held = |entry: &&Entry| matches!(entry.stage, Stage::Posted | Stage::Due(_));
-        for (index, entry) in self.entries.iter().enumerate().take(LOOKAHEAD) {
-            let Stage::Due(due) = entry.stage else { continue };
-            if due > now || best.is_some_and(|(earliest, _)| earliest <= due) {
-                continue;
-            }
-            let mut earlier = self.entries.iter().take(index).filter(is_held);
-            if earlier.all(|earlier| self.schedule.overtakes(&entry.op, &earlier.op)) {
-                best = Some((due, index));
+    /// Which entry leaves next, and when: the first whose own time, and that of every earlier one that keeps it back, has
+    /// come.
+    fn next_to_leave(&self) -> Option<(u64, usize)> {
+        let mut held: Vec<(u64, usize)> = Vec::new();
+        for (index, entry) in self.entries.iter().enumerate() {
+            let due = match entry.stage {
+                Stage::Due(due) => due,
+                Stage::Left(_) | Stage::Cancelled => continue,
+                // Nothing behind it was rung.
+                Stage::Posted => break,
+            };
+            let keeps_back =
+                |(_, earlier): &&(u64, usize)| !self.schedule.overtakes(&entry.op, &self.entries[*earlier].op);
+            let time = held.iter().filter(keeps_back).map(|(time, _)| *time).fold(due, u64::max);
+            held.push((time, index));
+            if held.len() == LOOKAHEAD {
+                break;
             }
         }
-        best.map(|(_, index)| index)
+        // Of two at the same time the earlier: it may keep back the other.
+        held.into_iter().min()
     }
 }
 
