@@ -1,9 +1,10 @@
 //! Collectives behind every decorator: the same bits, by load / store and by queue, and counters that add up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use campanile_collectives::Barrier;
-use campanile_core::{CommOptions, MemoryKind, MoeCombine, MoeMode, OpKind, PeerClass};
+use campanile_core::{CommOptions, MemoryKind, MoeCombine, MoeMode, OpKind, PeerClass, Rank};
 use campanile_moe::exchange::{ExchangeOptions, Layout, run};
 use campanile_moe::model::{compare, solve};
 use campanile_moe::{DType, Problem, RankInput, Solution};
@@ -164,5 +165,32 @@ fn counters_agree_at_both_ends_of_a_stack() {
         let posted: u64 = above.snapshot().ranks.iter().map(|rank| rank.posts + rank.busy).sum();
         let before: u64 = before.0.ranks.iter().map(|rank| rank.posts + rank.busy).sum();
         assert_eq!(trace.calls().iter().filter(posts).count() as u64, posted - before, "{middle}");
+    }
+}
+
+#[test]
+fn a_fault_ends_every_rank_and_names_the_culprit() {
+    let comm = CommOptions { timeout: Duration::from_secs(2), queue_depth: 8, ..queues() };
+    for text in [
+        "fault(rank=1, fail_post=5)",
+        "fault(rank=1, fail_completion=5)",
+        // Nothing after it completes: the queue is full in the end.
+        "fault(rank=1, drop_completion=5)",
+        // A drain waits for it.
+        "fault(rank=1, drop_completion=5)+lean",
+    ] {
+        let ended = job(3, &stack(text), &comm, |comm| {
+            let mut barrier = Barrier::new(&comm).expect("a barrier");
+            let error = (0..100).find_map(|_| barrier.wait().err()).expect("it cannot go on");
+            assert!(barrier.wait().expect_err("the first error is sticky").to_string().contains("failed before"));
+            // What everybody learned; the culprit itself may know better what went wrong.
+            (error.to_string(), comm.transport().fault().map(|fault| fault.culprit))
+        });
+        for (error, culprit) in &ended {
+            assert_eq!(*culprit, Some(Rank(1)), "{text}: {error}");
+        }
+        for rank in [0, 2] {
+            assert!(ended[rank].0.contains("rank 1"), "{text}: {}", ended[rank].0);
+        }
     }
 }

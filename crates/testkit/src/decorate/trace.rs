@@ -2,7 +2,7 @@
 //!
 //! The newest calls are kept, in a buffer of fixed capacity; how many older ones had to go is counted. Times are those of
 //! the monotonic clock, which the ranks of a machine share. Calls that start a control request are traced, not what
-//! happens until its end.
+//! happens until its end; look-ups that do nothing (`info`, `caps`, `map`, `describe`) and `register` are left out.
 
 use std::collections::VecDeque;
 use std::fmt;
