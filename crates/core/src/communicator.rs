@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use crate::emulate::Lacks;
 use crate::exchange::Exchange;
 use crate::selection::{Candidate, Disagreement, Offer, Opened, Peer, Policy, Preference, Way, agree, window_way};
 use crate::sticky::Sticky;
 use crate::{
-    Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpenOptions, Queue,
-    QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin, Wait, Window,
+    Agent, Bootstrap, CommError, Completion, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node,
+    OpenOptions, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin,
+    Wait, Window,
 };
 
 /// By which path windows reach peers.
@@ -138,9 +140,28 @@ impl Shared {
         if let Some(queue) = cell.get() {
             return Ok(&**queue);
         }
-        let options = QueueOptions { depth: self.queue_depth, ordered: true, ..QueueOptions::default() };
+        let options = QueueOptions { depth: self.queue_depth, ..QueueOptions::default() };
         let queue = self.transport.queue(QueueTarget::Peer(peer), options)?;
+        let class = self.endpoints[peer.index()].class;
+        let lacks = Lacks::of(|op| self.transport.caps(class, MemoryKind::Host, op));
+        let queue = lacks.emulate(queue, options.depth, self.timeout);
         Ok(&**cell.get_or_init(|| queue))
+    }
+
+    /// Waits until what was posted for a peer is complete, before memory that it names goes away. A failure is sticky;
+    /// nothing is waited for after one, or for a peer that is gone.
+    pub(crate) fn drain(&self, peer: Rank) {
+        let Some(queue) = self.queues[peer.index()].get() else { return };
+        let (ticket, visible) = (queue.flush(), Completion::Remote(Agent::Cpu));
+        let is_hopeless =
+            || self.error.get().is_some() || self.transport.fault().is_some() || self.transport.gone(peer).is_some();
+        if queue.test(ticket, visible) == Ok(true) || is_hopeless() {
+            return;
+        }
+        if let Err(error) = queue.wait(ticket, visible, self.timeout) {
+            let error = self.fail_to(peer, error.into());
+            tracing::warn!(rank = self.rank.0, %error, "a window was dropped before what was posted for it was complete");
+        }
     }
 
     #[inline]

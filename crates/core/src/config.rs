@@ -36,6 +36,7 @@ use std::time::Duration;
 pub use choice::{Bind, HugePages, MoeCombine, MoeMode};
 pub use error::ConfigError;
 pub use kind::parse_duration;
+pub use nearest::suggest;
 
 use crate::selection::{Policy, Preference};
 use crate::{Path, Rank};
@@ -220,6 +221,9 @@ variables! {
 
     /// Directories in which plugins are searched for, separated by colons.
     "CAMPANILE_PLUGIN_PATH": Job, plugin_path, with_plugin_path: Option<String> = "unset", Kind::OPTIONAL_TEXT;
+
+    /// Decorators around the transport, innermost first, as throttle(latency=5us, bandwidth=1GB/s)+stats.
+    "CAMPANILE_DECORATE": Job, decorate, with_decorate: Option<String> = "unset", Kind::OPTIONAL_TEXT;
 
     /// Upper bound of every wait, on the host and on devices; when it is reached the wait ends in an error that names
     /// the peer.

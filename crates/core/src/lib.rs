@@ -18,6 +18,7 @@ mod bootstrap;
 mod caps;
 mod communicator;
 mod config;
+mod emulate;
 mod endpoint;
 mod error;
 mod exchange;
@@ -42,7 +43,7 @@ pub use caps::{AtomicityDomain, Caps, Cost, Reach, SignalCaps};
 pub use communicator::{CommOptions, Communicator, Path};
 pub use config::{
     Bind, Config, ConfigError, HugePages, Launched, MoeCombine, MoeMode, Scope, Setting, Source, VARIABLES, Variable,
-    parse_duration,
+    parse_duration, suggest,
 };
 pub use endpoint::{Endpoint, PeerClass};
 pub use error::{BootstrapError, CommError, ControlError, OpenError, PostError, QueueError, WaitError, WaitState};

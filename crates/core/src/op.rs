@@ -200,4 +200,34 @@ impl Op {
             Self::Fence => OpKind::Fence,
         }
     }
+
+    /// Bytes that it moves between local and remote memory; signals and atomics move none.
+    pub const fn bytes(&self) -> u64 {
+        match self {
+            Self::Put { bytes, .. } | Self::PutSignal { bytes, .. } | Self::Get { bytes, .. } => *bytes,
+            Self::PutInline { data, .. } => data.len as u64,
+            Self::Signal(_) | Self::Atomic { .. } | Self::Fence => 0,
+        }
+    }
+
+    /// The change of a signal word that it makes.
+    pub const fn signal(&self) -> Option<&SignalUpdate> {
+        match self {
+            Self::PutSignal { signal, .. } | Self::Signal(signal) => Some(signal),
+            _ => None,
+        }
+    }
+
+    /// A place in the memory of the peer that it reaches; a fence reaches none.
+    pub const fn remote(&self) -> Option<RemoteAddress> {
+        match self {
+            Self::Put { target, .. }
+            | Self::PutSignal { target, .. }
+            | Self::PutInline { target, .. }
+            | Self::Atomic { target, .. } => Some(*target),
+            Self::Signal(signal) => Some(signal.target),
+            Self::Get { source, .. } => Some(*source),
+            Self::Fence => None,
+        }
+    }
 }

@@ -60,6 +60,24 @@ impl<T> Request<T> {
         }
     }
 
+    /// A call whose result is made of this one's.
+    ///
+    /// ```
+    /// use campanile_core::Request;
+    /// let length = Request::done(Ok("four")).map(str::len);
+    /// assert_eq!(length.wait(std::time::Duration::ZERO).unwrap(), 4);
+    /// ```
+    pub fn map<U>(self, make: impl FnOnce(T) -> U + Send + 'static) -> Request<U>
+    where
+        T: 'static,
+        U: 'static,
+    {
+        match self.0 {
+            State::Done(result) => Request(State::Done(result.map(|result| result.map(make)))),
+            State::Pending(pending) => Request::pending(Mapped { pending, make: Some(make) }),
+        }
+    }
+
     /// Waits for the result.
     ///
     /// # Errors
@@ -76,6 +94,29 @@ impl<T> Request<T> {
                 _ => return Err(ControlError::Timeout { what: pending.describe(), waited: start.elapsed() }),
             }
         }
+    }
+}
+
+/// A call that goes on, and what is made of its result.
+struct Mapped<T, F> {
+    pending: Box<dyn Pending<T>>,
+    /// Taken when the result is there.
+    make: Option<F>,
+}
+
+impl<T, U, F: FnOnce(T) -> U + Send> Pending<U> for Mapped<T, F> {
+    fn test(&mut self) -> Option<Result<U, ControlError>> {
+        let result = self.pending.test()?;
+        let make = self.make.take().expect("a call is not tested again after it returned its result");
+        Some(result.map(make))
+    }
+
+    fn park(&mut self, timeout: Duration) {
+        self.pending.park(timeout);
+    }
+
+    fn describe(&self) -> String {
+        self.pending.describe()
     }
 }
 

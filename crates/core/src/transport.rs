@@ -68,6 +68,20 @@ pub trait TransportPlugin: Send + Sync {
     fn open(&self, device: &str, options: OpenOptions) -> Result<Arc<dyn Transport>, OpenError>;
 }
 
+impl<P: TransportPlugin + ?Sized> TransportPlugin for &P {
+    fn info(&self) -> TransportInfo {
+        (**self).info()
+    }
+
+    fn probe(&self) -> Vec<Probed> {
+        (**self).probe()
+    }
+
+    fn open(&self, device: &str, options: OpenOptions) -> Result<Arc<dyn Transport>, OpenError> {
+        (**self).open(device, options)
+    }
+}
+
 /// How a transport ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {

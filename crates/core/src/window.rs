@@ -3,8 +3,8 @@
 //! Every rank of a team has the same number of bytes, addressed by (team position, offset). Where load / store reaches
 //! a peer, [`map`](Window::map) gives a pointer; everywhere, [`put`](Window::put) and [`signal`](Window::signal) move
 //! bytes and words by whatever path the communicator chose. A window is made together by all ranks of a communicator
-//! ([`Communicator::window`](crate::Communicator::window)) and dropped alone: a peer's late store lands in memory that
-//! its own mapping keeps alive.
+//! ([`Communicator::window`](crate::Communicator::window)) and dropped alone: dropping it waits for what this rank has
+//! posted for it, and a peer's late store lands in memory that its own mapping keeps alive.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -36,6 +36,17 @@ struct Inner {
 unsafe impl Send for Inner {}
 // SAFETY: as for Send; the struct itself is immutable.
 unsafe impl Sync for Inner {}
+
+/// Operations name regions by key: they are complete before the regions end.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for (position, map) in self.maps.iter().enumerate() {
+            if map.is_none() && position != self.position {
+                self.shared.drain(self.team.member(position));
+            }
+        }
+    }
+}
 
 impl Window {
     pub(crate) fn new(

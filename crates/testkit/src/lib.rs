@@ -1,1 +1,3 @@
 //! Conformance suite and decorators for transports.
+
+pub mod decorate;

@@ -1,7 +1,7 @@
 //! Nearest names: what somebody meant who wrote a name that there is not.
 
 /// Says which of `known` are nearest to `given`, or all of them if none is near.
-pub(super) fn suggest(given: &str, known: impl Iterator<Item = String>) -> String {
+pub fn suggest(given: &str, known: impl Iterator<Item = String>) -> String {
     let mut ranked: Vec<(usize, String)> = known.map(|name| (distance(given, &name), name)).collect();
     ranked.sort();
     // A third of the letters may be wrong; the prefix that all variables share is not counted as right letters.
