@@ -20,5 +20,5 @@ mod threads;
 
 pub use environment::{JoinError, configuration, from_env, join};
 pub use launch::{Exit, Failure, Launch, LaunchError, Outcome, Output, RankOutcome};
-pub use store::{MAX_KEY, MAX_VALUE, StoreClient, StoreServer};
+pub use store::{Address, MAX_KEY, MAX_VALUE, StoreClient, StoreServer};
 pub use threads::ThreadBootstrap;
