@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use campanile_bootstrap::{JoinError, join};
-use campanile_core::{Bind, CommError, CommOptions, Communicator, Config, ConfigError, TransportPlugin};
+use campanile_bootstrap::{JoinError, Place, join, place};
+use campanile_core::{Bind, CommError, CommOptions, Communicator, Config, ConfigError, Source, TransportPlugin};
 use campanile_host::affinity::{AffinityError, bind_current_thread};
 use campanile_host::topology::Topology;
 use campanile_shm::ShmPlugin;
@@ -43,18 +43,18 @@ pub fn plugin(config: &Config) -> Result<&'static dyn TransportPlugin, ConfigErr
     Ok(*plugin.expect("check_transport found the name"))
 }
 
-/// The communicator over all ranks of the job that this process was launched in, as `config` says; a job of one rank if it
-/// was not launched. A launched rank is bound to its own physical cores, unless told not to be. Collective.
+/// The communicator over all ranks of the job that this process was launched in, as `config` and the launcher's
+/// variables say; a job of one rank if it was not launched. A launched rank is bound to its own physical cores, unless
+/// told not to be. Collective.
 ///
 /// # Errors
 /// [`WorldError`] if the job cannot be joined or its ranks cannot be connected.
 pub fn world(config: &Config) -> Result<Arc<Communicator>, WorldError> {
     let bootstrap = join(config)?;
     let topology = Topology::of_machine()?;
-    if let Some(launched) = config.launched()?.filter(|_| config.bind() == Bind::Cores) {
-        // A launcher starts all ranks of a job on one machine.
-        let placement = topology.placement(launched.ranks);
-        if let Some(cpus) = placement.get(launched.local_rank) {
+    if let Some((local_rank, local_ranks)) = place(config)?.and_then(|place| to_bind(config, &place)) {
+        let placement = topology.placement(local_ranks);
+        if let Some(cpus) = placement.get(local_rank) {
             bind_current_thread(cpus)?;
         }
     }
@@ -63,6 +63,14 @@ pub fn world(config: &Config) -> Result<Arc<Communicator>, WorldError> {
         plugin(config)?,
         CommOptions { cores: topology.cpus(), ..options(config) },
     )?))
+}
+
+/// The number of this rank among those on its machine, and how many these are, if it is to be bound. A launcher that
+/// binds by itself has done so already, or was told not to; then only an explicit setting counts.
+fn to_bind(config: &Config, place: &Place) -> Option<(usize, usize)> {
+    let asked = config.source("CAMPANILE_BIND") != Some(Source::Default);
+    let wanted = config.bind() == Bind::Cores && (asked || !place.binds);
+    wanted.then_some(place.local_rank.zip(place.local_ranks)).flatten()
 }
 
 /// What a config says of communicators.

@@ -91,6 +91,12 @@ impl StoreClient {
         self
     }
 
+    /// The same with another bound for answers.
+    pub(crate) fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
     /// Adds `delta` to the number under `key`, 0 if there is none, and returns the sum.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with, sockopt};
+use rustix::net::{Shutdown, SocketFlags, accept_with, sockopt};
 
 use super::address::Address;
 
@@ -72,6 +72,14 @@ impl Listener {
     /// The sockets.
     pub(super) fn sockets(&self) -> &[OwnedFd] {
         &self.sockets
+    }
+
+    /// Listens no more: whoever connects is refused, and the address is free. Closing alone would not do: a child of this
+    /// process may hold copies of the sockets, for the time between fork and exec at least.
+    pub(super) fn close(&mut self) {
+        for socket in self.sockets.drain(..) {
+            let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        }
     }
 
     /// The address to connect to: the one that was asked for, with the port that there is.

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -22,16 +23,39 @@ use crate::poll::poll_until;
 #[derive(Debug)]
 pub struct StoreServer {
     address: String,
-    stop: Arc<OwnedFd>,
-    connections: Arc<Connections>,
+    control: Arc<Control>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How many connections the server has.
-#[derive(Debug, Default)]
-struct Connections {
-    count: Mutex<usize>,
-    changed: Condvar,
+/// What the thread of a server is told, and what it tells.
+#[derive(Debug)]
+struct Control {
+    /// Readable when `state` was changed.
+    event: OwnedFd,
+    state: AtomicU8,
+    connections: Mutex<usize>,
+    connections_changed: Condvar,
+}
+
+/// States of a server.
+mod state {
+    pub(super) const OPEN: u8 = 0;
+    /// It goes on with the connections that there are.
+    pub(super) const CLOSING: u8 = 1;
+    pub(super) const STOPPED: u8 = 2;
+}
+
+impl Control {
+    fn set(&self, state: u8) {
+        self.state.store(state, Ordering::Release);
+        // Adding 1 to a counter of 64 bits that is hardly more than 0 neither blocks nor fails.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    fn connections(&self) -> MutexGuard<'_, usize> {
+        // No code that can panic runs under the lock.
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl StoreServer {
@@ -62,22 +86,19 @@ impl StoreServer {
     /// Serves what connects to `listener`; `first` is in the map before anybody does.
     pub(crate) fn serve(listener: Listener, address: &Address, first: Option<(&str, &str)>) -> io::Result<Self> {
         let address = listener.address(address)?.to_string();
-        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
-        let connections = Arc::new(Connections::default());
+        let control = Arc::new(Control {
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            state: AtomicU8::new(state::OPEN),
+            connections: Mutex::default(),
+            connections_changed: Condvar::new(),
+        });
         let mut map = Map::default();
         if let Some((key, value)) = first {
             map.set(key.as_bytes(), value.as_bytes());
         }
-        let server = Server {
-            listener,
-            stop: Arc::clone(&stop),
-            connections: Arc::clone(&connections),
-            clients: Vec::new(),
-            map,
-            exhausted: false,
-        };
+        let server = Server { listener, control: Arc::clone(&control), clients: Vec::new(), map, exhausted: false };
         let thread = std::thread::Builder::new().name("campanile-store".to_owned()).spawn(move || server.run())?;
-        Ok(Self { address, stop, connections, thread: Some(thread) })
+        Ok(Self { address, control, thread: Some(thread) })
     }
 
     /// Its address, for [`StoreClient::connect`](super::StoreClient::connect): printable ASCII.
@@ -85,18 +106,21 @@ impl StoreServer {
         &self.address
     }
 
-    /// Waits until nobody is connected any more, at most for `timeout`; whether that is so.
-    pub(crate) fn wait_until_idle(&self, timeout: Duration) -> bool {
-        let count = self.connections.count.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = self.connections.changed.wait_timeout_while(count, timeout, |count| *count > 0);
+    /// Refuses new connections, and waits until those that there are have ended, at most for `timeout`; whether they
+    /// have.
+    pub(crate) fn close(&self, timeout: Duration) -> bool {
+        self.control.set(state::CLOSING);
+        let wait =
+            self.control
+                .connections_changed
+                .wait_timeout_while(self.control.connections(), timeout, |connections| *connections > 0);
         *wait.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 }
 
 impl Drop for StoreServer {
     fn drop(&mut self) {
-        // Adding 1 to a counter of 64 bits that is 0 neither blocks nor fails.
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.control.set(state::STOPPED);
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was printed when it happened.
             let _ = thread.join();
@@ -114,8 +138,7 @@ fn random_name() -> io::Result<String> {
 
 struct Server {
     listener: Listener,
-    stop: Arc<OwnedFd>,
-    connections: Arc<Connections>,
+    control: Arc<Control>,
     clients: Vec<Client>,
     map: Map,
     /// There was no descriptor for another connection. Until one is closed, whoever connects is left in the backlog.
@@ -141,7 +164,7 @@ impl Server {
     fn run(mut self) {
         loop {
             let accepting = if self.exhausted { PollFlags::empty() } else { PollFlags::IN };
-            let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN)];
+            let mut fds = vec![PollFd::new(&self.control.event, PollFlags::IN)];
             let listening = self.listener.sockets().iter().map(|socket| PollFd::new(socket, accepting));
             fds.extend(listening);
             let (listeners, clients) = (1..fds.len(), fds.len());
@@ -153,7 +176,10 @@ impl Server {
             let events: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
             drop(fds);
             if !events[0].is_empty() {
-                return;
+                let _ = rustix::io::read(&self.control.event, &mut [0_u8; 8]);
+                if self.control.state.load(Ordering::Acquire) == state::STOPPED {
+                    return;
+                }
             }
             for (client, events) in self.clients.iter_mut().zip(&events[clients..]) {
                 if events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
@@ -176,10 +202,11 @@ impl Server {
                     self.accept(socket);
                 }
             }
-            let (count, known) = (self.clients.len(), &self.connections);
-            if std::mem::replace(&mut *known.count.lock().unwrap_or_else(PoisonError::into_inner), count) != count {
-                known.changed.notify_all();
+            if self.control.state.load(Ordering::Acquire) == state::CLOSING {
+                self.listener.close();
             }
+            *self.control.connections() = self.clients.len();
+            self.control.connections_changed.notify_all();
         }
     }
 
@@ -337,15 +364,12 @@ fn no_sum(key: &[u8]) -> String {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Closing alone would not do: a child of this process may hold copies of the sockets, for the time between
-        // fork and exec at least. This way whoever connects is refused, and clients see the end of their streams.
-        for socket in self.listener.sockets() {
-            let _ = rustix::net::shutdown(socket, Shutdown::Both);
-        }
+        self.listener.close();
     }
 }
 
 impl Drop for Client {
+    /// Clients see the end of their streams, whoever else holds copies of the sockets.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
     }
