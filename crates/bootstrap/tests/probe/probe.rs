@@ -4,6 +4,9 @@
 //!   `probe: ` and the outcome to stderr; exits with 0, 1 or 2, and with 99 if it has a child left.
 //! - `whoami`: what [`from_env`] says.
 //! - `gather TIMEOUT`: joins, gathers from all ranks, prints what came.
+//! - `gather-again TIMEOUT`: joins twice at once, gathers from all ranks in both jobs, prints what came.
+//! - `put-and-leave`: joins, puts a value, is done.
+//! - `read-late`: joins, and reads that value when rank 0 is about to leave.
 //! - `connect ADDRESS`: connects to a store.
 //! - `connect-blindly ADDRESS`: the same without looking who listens there; prints how many bytes of an answer came.
 
@@ -23,6 +26,9 @@ fn main() -> ExitCode {
         ["launch", options @ ..] => return launch(options),
         ["whoami"] => whoami(),
         ["gather", timeout] => gather(parse_duration(timeout).expect("a time")),
+        ["gather-again", timeout] => gather_again(parse_duration(timeout).expect("a time")),
+        ["put-and-leave"] => put_and_leave(),
+        ["read-late"] => read_late(),
         ["connect", address] => connect(address),
         ["connect-blindly", address] => connect_blindly(address).map_err(|error| error.to_string()),
         other => Err(format!("what is {other:?}?")),
@@ -78,6 +84,36 @@ fn gather(timeout: Duration) -> Result<String, String> {
     let all = bootstrap.all_gather(&Team::world(ranks), "numbers", &[10 * rank.0 as u8], timeout);
     let all = all.map_err(|error| error.to_string())?;
     Ok(format!("{rank}: {:?} on one node", all.concat()))
+}
+
+fn gather_again(timeout: Duration) -> Result<String, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let first = from_env().map_err(|error| text(&error))?;
+    let second = from_env().map_err(|error| text(&error))?;
+    let (rank, team) = (first.rank(), Team::world(first.ranks()));
+    let value = 10 * rank.0 as u8;
+    let one = first.all_gather(&team, "numbers", &[value], timeout).map_err(|error| text(&error))?;
+    // The first job may end before the second one is used.
+    drop(first);
+    let other = second.all_gather(&team, "numbers", &[value + 1], timeout).map_err(|error| text(&error))?;
+    Ok(format!("{rank}: {:?}, then {:?}", one.concat(), other.concat()))
+}
+
+fn put_and_leave() -> Result<String, String> {
+    let bootstrap = from_env().map_err(|error| error.to_string())?;
+    // Until the other one is there.
+    bootstrap.get("ready", Duration::from_secs(60)).map_err(|error| error.to_string())?;
+    bootstrap.put("key", b"value").map_err(|error| error.to_string())?;
+    drop(bootstrap);
+    Ok("left".to_owned())
+}
+
+fn read_late() -> Result<String, String> {
+    let bootstrap = from_env().map_err(|error| error.to_string())?;
+    bootstrap.put("ready", b"").map_err(|error| error.to_string())?;
+    std::thread::sleep(Duration::from_millis(300));
+    let value = bootstrap.get("key", Duration::from_secs(60)).map_err(|error| error.to_string())?;
+    Ok(String::from_utf8_lossy(&value.unwrap_or_default()).into_owned())
 }
 
 fn connect(address: &str) -> Result<String, String> {
