@@ -7,6 +7,8 @@
 //! - `gather-again TIMEOUT`: joins twice at once, gathers from all ranks in both jobs, prints what came.
 //! - `put-and-leave`: joins, puts a value, is done.
 //! - `read-late`: joins, and reads that value when rank 0 is about to leave.
+//! - `serve ADDRESS`: a store, until standard input ends; prints its address.
+//! - `exercise ADDRESS [queues]`: does what a client can to a store that nobody else uses now, and checks every answer.
 //! - `connect ADDRESS`: connects to a store.
 //! - `connect-blindly ADDRESS`: the same without looking who listens there; prints how many bytes of an answer came.
 
@@ -16,8 +18,8 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use campanile_bootstrap::{Launch, Output, StoreClient, from_env};
-use campanile_core::{Rank, Team, parse_duration};
+use campanile_bootstrap::{Launch, MAX_VALUE, Output, StoreClient, StoreServer, from_env};
+use campanile_core::{Bootstrap, BootstrapError, Rank, Team, parse_duration};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
         ["gather-again", timeout] => gather_again(parse_duration(timeout).expect("a time")),
         ["put-and-leave"] => put_and_leave(),
         ["read-late"] => read_late(),
+        ["serve", address] => serve(address).map_err(|error| error.to_string()),
+        ["exercise", address, queues @ ..] => exercise(address, !queues.is_empty()).map_err(|error| error.to_string()),
         ["connect", address] => connect(address),
         ["connect-blindly", address] => connect_blindly(address).map_err(|error| error.to_string()),
         other => Err(format!("what is {other:?}?")),
@@ -114,6 +118,58 @@ fn read_late() -> Result<String, String> {
     std::thread::sleep(Duration::from_millis(300));
     let value = bootstrap.get("key", Duration::from_secs(60)).map_err(|error| error.to_string())?;
     Ok(String::from_utf8_lossy(&value.unwrap_or_default()).into_owned())
+}
+
+fn serve(address: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let server = StoreServer::listen(address)?;
+    println!("{}", server.address());
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok("served".to_owned())
+}
+
+fn exercise(address: &str, queues: bool) -> Result<String, BootstrapError> {
+    let (long, short) = (Duration::from_secs(20), Duration::from_millis(50));
+    let client = StoreClient::connect(address, Rank(0), 1, long)?.with_prefix("/exercise/");
+    let other = StoreClient::connect(address, Rank(0), 1, long)?;
+    client.put("key", b"value")?;
+    assert_eq!(other.get("/exercise/key", long)?.as_deref(), Some(&b"value"[..]));
+    // A wait that is cancelled, at all times around the put; what comes after is in order.
+    for round in 0..200 {
+        let key = format!("late {round}");
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| client.get(&key, Duration::from_micros(10 * round)));
+            other.put(&format!("/exercise/{key}"), b"now")?;
+            let got = waiting.join().expect("no panic")?;
+            assert!(got.is_none_or(|value| value == b"now"));
+            assert_eq!(client.get(&key, long)?.as_deref(), Some(&b"now"[..]));
+            Ok(())
+        })?;
+    }
+    assert_eq!(client.get("never", short)?, None);
+    let large = vec![7; MAX_VALUE];
+    client.put("large", &large)?;
+    assert!(client.get("large", long)? == Some(large));
+    client.append("key", b", more")?;
+    assert_eq!(client.compare_set("key", b"value, more", b"new")?, b"new");
+    assert_eq!(client.compare_set("key", b"value", b"newer")?, b"new");
+    assert_eq!(client.compare_set("absent", b"value", b"newer")?, b"value");
+    assert_eq!(client.compare_set("fresh", b"", b"first")?, b"first");
+    assert_eq!((client.add("sum", 5)?, client.add("sum", -7)?), (5, -2));
+    assert_eq!(client.get("sum", long)?.as_deref(), Some(&b"-2"[..]));
+    assert_eq!((client.check("sum")?, client.check("never")?), (true, false));
+    let keys = client.num_keys()?;
+    assert_eq!((client.delete("sum")?, client.delete("sum")?), (true, false));
+    assert_eq!(client.num_keys()?, keys - 1);
+    if queues {
+        assert_eq!(client.pop("queue")?, None);
+        client.push("queue", b"a")?;
+        client.push("queue", b"")?;
+        assert!(client.check("queue")?);
+        assert_eq!(client.pop("queue")?.as_deref(), Some(&b"a"[..]));
+        assert_eq!(client.pop("queue")?.as_deref(), Some(&b""[..]));
+        assert_eq!(client.pop("queue")?, None);
+    }
+    Ok("exercised".to_owned())
 }
 
 fn connect(address: &str) -> Result<String, String> {
