@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::exchange::Exchange;
+use crate::fingerprint;
 use crate::sticky::Sticky;
 use crate::{
     Bootstrap, CommError, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node, OpKind, OpenOptions,
@@ -177,6 +178,7 @@ impl Communicator {
 
         let node = bootstrap.node();
         let exchange = Exchange { bootstrap: &*bootstrap, transport: None, team: &team, timeout };
+        exchange.agree(&key("fingerprint"), "communicator", &fingerprint::fields(&plugin.info(), ranks, &options))?;
         let gathered = exchange.all_gather(&key("node"), node.identity().as_bytes())?;
         let nodes: Vec<Node> =
             gathered.into_iter().map(|node| Node::new(String::from_utf8_lossy(&node).into_owned())).collect();
@@ -228,23 +230,13 @@ impl Communicator {
             error: Sticky::default(),
             generation: AtomicU64::new(0),
         };
-        let communicator = Self {
+        Ok(Self {
             shared: Arc::new(shared),
             team,
             position: rank.index(),
             name: options.name,
             sequence: AtomicU64::new(0),
-        };
-        communicator.agree(
-            "communicator",
-            &[
-                ("transport", communicator.shared.transport.info().name.to_owned()),
-                ("version", env!("CARGO_PKG_VERSION").to_owned()),
-                ("ranks", ranks.to_string()),
-                ("path", options.path.name().to_owned()),
-            ],
-        )?;
-        Ok(communicator)
+        })
     }
 
     /// This rank's position in the team: what collectives call the rank.
