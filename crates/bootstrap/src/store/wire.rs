@@ -47,6 +47,9 @@ mod opcode {
     pub(super) const BARRIER: u8 = 18;
 }
 
+/// A key and a value.
+pub(super) type Pair<'a> = (&'a [u8], &'a [u8]);
+
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Request<'a> {
@@ -61,7 +64,7 @@ pub(super) enum Request<'a> {
     DeleteKey { key: &'a [u8] },
     Append { key: &'a [u8], value: &'a [u8] },
     MultiGet { keys: Vec<&'a [u8]> },
-    MultiSet { pairs: Vec<(&'a [u8], &'a [u8])> },
+    MultiSet { pairs: Vec<Pair<'a>> },
     CancelWait,
     Ping { nonce: u32 },
     QueuePush { key: &'a [u8], value: &'a [u8] },
@@ -226,7 +229,7 @@ impl<'a> Reader<'a> {
         self.string("a value", MAX_VALUE)
     }
 
-    fn pairs(&mut self) -> Result<Vec<(&'a [u8], &'a [u8])>, Stop> {
+    fn pairs(&mut self) -> Result<Vec<Pair<'a>>, Stop> {
         let count = self.length("a list of pairs", MAX_KEYS)?;
         (0..count).map(|_| Ok((self.key()?, self.value()?))).collect()
     }
