@@ -3,7 +3,8 @@
 //! **Who hosts.** A launcher's store is there before the ranks are. Where there is none, rank 0 hosts one at the agreed
 //! address, if nobody listens there; if somebody does, as torch on rank 0 may, it joins that. The others try until the
 //! deadline. A store that another job's rank 0 hosts is not joined by a rank 0: it waits for the address to become free,
-//! and says who holds it if it does not.
+//! and says who holds it if it does not. A rank has joined when all have; otherwise rank 0 could leave before another
+//! came, and be met by it in its next program.
 //!
 //! **Keys.** `/campanile/JOB/N/` goes before the keys of a rank that joins for the N-th time: a store may be shared with
 //! torch and with other jobs, and outlive a program whose successor uses it, in the same job, after it. Ranks count
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use campanile_core::{Bootstrap, BootstrapError, Node, Rank};
+use campanile_core::{Bootstrap, BootstrapError, Node, Rank, Team};
 
 use crate::store::{Address, ConnectError, Listener, StoreClient, StoreServer};
 use crate::{Place, Rendezvous};
@@ -30,6 +31,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The key under which a rank 0 that hosts says who it is.
 const HOST: &str = "/campanile/host";
+
+/// What is being done, for errors.
+const JOINING: &str = "joining the job";
 
 /// A rank that has joined.
 #[derive(Debug)]
@@ -68,11 +72,11 @@ impl Member {
             }
             Rendezvous::Rank0(address) if place.rank == Rank(0) => {
                 let (client, host) = join.host(address)?;
-                let client = join.enter(client)?;
-                client.put("host", b"")?;
-                Ok(Self { client, _host: host })
+                let member = Self { client: join.enter(client)?, _host: host };
+                member.client.put("host", b"")?;
+                join.await_all(member)
             }
-            Rendezvous::Rank0(address) => join.find_host(address),
+            Rendezvous::Rank0(address) => join.await_all(join.find_host(address)?),
         }
     }
 }
@@ -196,7 +200,7 @@ impl Join<'_> {
             if !self.pause() {
                 let missing = format!("rank 0, with whom to meet at {:?} ({reason}),", address.to_string());
                 let waited = self.start.elapsed();
-                return Err(BootstrapError::Missing { what: "joining the job".to_owned(), missing, waited });
+                return Err(BootstrapError::Missing { what: JOINING.to_owned(), missing, waited });
             }
         }
     }
@@ -215,6 +219,18 @@ impl Join<'_> {
         let client = self.prefixed(client, count);
         let patience = if host.is_some() { LOOK_AGAIN.min(self.left()) } else { self.left() };
         Ok(client.get("host", patience)?.map(|_| client))
+    }
+
+    /// Waits until all ranks are there.
+    fn await_all(&self, member: Member) -> Result<Member, BootstrapError> {
+        let bootstrap: &dyn Bootstrap = &member;
+        match bootstrap.all_gather(&Team::world(self.place.ranks), "joined", b"", self.left()) {
+            Ok(_) => Ok(member),
+            Err(BootstrapError::Missing { missing, .. }) => {
+                Err(BootstrapError::Missing { what: JOINING.to_owned(), missing, waited: self.start.elapsed() })
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
