@@ -168,6 +168,24 @@ fn pmi_jobs_are_told_apart_by_who_started_them() {
 }
 
 #[test]
+fn ranks_of_different_pmi_launchers_do_not_meet() {
+    let start = |rank: usize| {
+        let mut launcher = Command::new("sh");
+        launcher.stdout(Stdio::piped()).stderr(Stdio::piped());
+        // The launcher of a rank has not its variables.
+        let script =
+            "env PMI_RANK=$1 PMI_SIZE=2 MPI_LOCALRANKID=$1 MPI_LOCALNRANKS=2 CAMPANILE_TIMEOUT=500ms $0 gather 1s; :";
+        launcher.args(["-c", script, PROBE, &rank.to_string()]);
+        launcher.spawn().unwrap()
+    };
+    let children = [start(0), start(1)];
+    for (rank, child) in children.into_iter().enumerate() {
+        let said = said(&child.wait_with_output().unwrap());
+        assert!(said.contains(&format!("joining the job: missing rank {}", 1 - rank)), "{said}");
+    }
+}
+
+#[test]
 fn two_jobs_at_once_do_not_meet() {
     let (one, other) = (job(), job());
     // Half of each: neither may make up the other's missing ranks.
@@ -197,11 +215,13 @@ fn two_jobs_at_once_do_not_meet() {
 #[test]
 fn programs_of_one_job_follow_each_other() {
     let (name, port) = (job(), free_port());
-    let script = format!("for i in 1 2 3 4; do {PROBE} gather 20s || exit; done");
+    // Rank 0 is slow to leave the third, so that the others come to its store for their fourth.
+    let stay = "[ $i$RANK$SLURM_PROCID = 30 ] && stay=200ms";
+    let script = format!("for i in 1 2 3 4; do stay=; {stay}; {PROBE} gather 10s $stay || exit; done");
     for rank_of in [&(|rank| slurm(rank, 3, &name)) as &dyn Fn(usize) -> Variables, &|rank| torchrun(rank, 3, &port)] {
         let start = |rank: usize| {
             let mut command = Command::new("/bin/sh");
-            command.args(["-c", &script]).env_clear().envs(rank_of(rank));
+            command.args(["-c", &script]).env_clear().envs(rank_of(rank)).env("CAMPANILE_TIMEOUT", "10s");
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         };
         let children: Vec<Child> = (0..3).map(start).collect();

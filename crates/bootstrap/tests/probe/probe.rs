@@ -3,7 +3,7 @@
 //! - `launch [ranks=N] [timeout=T] [grace=T] [captured] [signals] -- COMMAND ARGUMENTS...`: a launcher. Prints
 //!   `probe: ` and the outcome to stderr; exits with 0, 1 or 2, and with 99 if it has a child left.
 //! - `whoami`: what [`from_env`] says.
-//! - `gather TIMEOUT`: joins, gathers from all ranks, prints what came.
+//! - `gather TIMEOUT [STAY]`: joins, gathers from all ranks, stays for a while, prints what came.
 //! - `gather-again TIMEOUT`: joins twice at once, gathers from all ranks in both jobs, prints what came.
 //! - `put-and-leave`: joins, puts a value, is done.
 //! - `read-late`: joins, and reads that value when rank 0 is about to leave.
@@ -27,7 +27,10 @@ fn main() -> ExitCode {
     let result = match arguments.as_slice() {
         ["launch", options @ ..] => return launch(options),
         ["whoami"] => whoami(),
-        ["gather", timeout] => gather(parse_duration(timeout).expect("a time")),
+        ["gather", timeout] => gather(parse_duration(timeout).expect("a time"), Duration::ZERO),
+        ["gather", timeout, stay] => {
+            gather(parse_duration(timeout).expect("a time"), parse_duration(stay).expect("a time"))
+        }
         ["gather-again", timeout] => gather_again(parse_duration(timeout).expect("a time")),
         ["put-and-leave"] => put_and_leave(),
         ["read-late"] => read_late(),
@@ -82,11 +85,12 @@ fn whoami() -> Result<String, String> {
     Ok(format!("{} of {}", bootstrap.rank(), bootstrap.ranks()))
 }
 
-fn gather(timeout: Duration) -> Result<String, String> {
+fn gather(timeout: Duration, stay: Duration) -> Result<String, String> {
     let bootstrap = from_env().map_err(|error| error.to_string())?;
     let (rank, ranks) = (bootstrap.rank(), bootstrap.ranks());
     let all = bootstrap.all_gather(&Team::world(ranks), "numbers", &[10 * rank.0 as u8], timeout);
     let all = all.map_err(|error| error.to_string())?;
+    std::thread::sleep(stay);
     Ok(format!("{rank}: {:?} on one node", all.concat()))
 }
 
