@@ -123,3 +123,21 @@ pub(super) fn keep_alive(stream: impl AsFd) -> Result<(), Errno> {
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5))?;
     sockopt::set_tcp_keepcnt(stream, 3)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loopback_name_is_widened_only_for_a_job_on_several_machines() {
+        let address = Address::Tcp { host: "localhost".to_owned(), port: 0 };
+        for one_node in [true, false] {
+            let listener = Listener::bind(&address, one_node).expect("some port is free");
+            for socket in listener.sockets() {
+                let bound = rustix::net::getsockname(socket).expect("it is bound");
+                let bound = SocketAddr::try_from(bound).expect("an IP address").ip();
+                assert_eq!((bound.is_loopback(), bound.is_unspecified()), (one_node, !one_node));
+            }
+        }
+    }
+}
