@@ -1,12 +1,14 @@
 //! What a process was told by who started it: its configuration, and its place in a job.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use campanile_core::{Bootstrap, BootstrapError, Config, ConfigError};
 
-use crate::{StoreClient, ThreadBootstrap};
+use crate::rendezvous::Member;
+use crate::{Place, PlaceError, ThreadBootstrap};
 
 /// A process could not join its job.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -15,6 +17,9 @@ pub enum JoinError {
     /// Its configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// Its launcher's variables make no sense.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     /// Its job's store cannot be reached.
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
@@ -53,19 +58,27 @@ fn read(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path)
 }
 
-/// Joins the job that the launcher's variables in `config` tell of. A process that was not launched is a job of its
-/// own, rank 0 of 1.
+/// The place of this process in its job, as `config` and the environment tell; `None` if nobody launched it.
 ///
 /// # Errors
-/// [`JoinError::Config`] if the variables make no sense, [`JoinError::Bootstrap`] if the store cannot be reached within
-/// the configured timeout.
+/// As [`Place::of`].
+pub fn place(config: &Config) -> Result<Option<Place>, JoinError> {
+    let text = |text: OsString| text.to_string_lossy().into_owned();
+    Place::of(config, std::env::vars_os().map(|(name, value)| (text(name), text(value))))
+}
+
+/// Joins the job that `config` and the environment tell of (see [`Place`]). A process that was not launched is a job of
+/// its own, rank 0 of 1. Each further call joins again: the ranks' n-th calls meet.
+///
+/// # Errors
+/// [`JoinError::Config`] or [`JoinError::Place`] if the variables make no sense, [`JoinError::Bootstrap`] if the store
+/// cannot be reached within the configured timeout.
 pub fn join(config: &Config) -> Result<Arc<dyn Bootstrap>, JoinError> {
-    let Some(launched) = config.launched()? else {
+    let Some(place) = place(config)? else {
         let alone = ThreadBootstrap::world(1).pop();
         return Ok(Arc::new(alone.expect("a world of one rank has one member")));
     };
-    let client = StoreClient::connect(&launched.store, launched.rank, launched.ranks, config.timeout())?;
-    Ok(Arc::new(client))
+    Ok(Arc::new(Member::join(&place, config.timeout())?))
 }
 
 /// Joins the job that this process's environment tells of: [`configuration`], then [`join`].

@@ -1,7 +1,8 @@
 //! Ranks as processes of this machine: [`Launch`].
 //!
 //! **Model.** The launcher keeps the job's [store](crate::StoreServer), starts one process a rank, and supervises
-//! them in one loop that polls their pidfds and output pipes, with a deadline. A rank is the process that was started
+//! them in one loop that polls their pidfds and output pipes, with a deadline; the starting is part of that loop, so
+//! that a failure, a signal or the end of the job's time ends it too. A rank is the process that was started
 //! and, for cleaning up, its process group: what a wrapper script starts belongs to it. A rank ends when its process
 //! does; what is left of its group is killed then, and what it had written is passed on.
 //!
@@ -165,8 +166,8 @@ impl Launch {
     /// Starts the ranks, and returns when all have ended.
     ///
     /// # Errors
-    /// [`LaunchError`] if not all ranks could be started; those that were are killed. A job that was started has an
-    /// [`Outcome`], however it went.
+    /// [`LaunchError`] if a rank could not be started; those that were are killed. Otherwise there is an [`Outcome`],
+    /// however it went.
     pub fn run(&self) -> Result<Outcome, LaunchError> {
         if !(1..=Self::MAX_RANKS).contains(&self.ranks) {
             return Err(LaunchError::Ranks { given: self.ranks });
@@ -178,11 +179,7 @@ impl Launch {
             false => None,
         };
         let store = StoreServer::start()?;
-        let mut job = Job::new(self, guardian, signals)?;
-        for rank in 0..self.ranks {
-            job.start(Rank::new(rank), store.address())?;
-        }
-        job.supervise()
+        Job::new(self, guardian, signals)?.run(store.address())
     }
 }
 

@@ -267,6 +267,18 @@ fn a_rank_that_is_stopped_ends_with_the_job() {
 }
 
 #[test]
+fn the_time_of_a_job_includes_its_start() {
+    // No machine starts as many processes in that time.
+    let output = run(&["ranks=200", "timeout=5ms", "grace=100ms"], "exec sleep 1000");
+    assert_eq!(output.status.code(), Some(1));
+    let said = outcome(&output);
+    assert!(
+        said.contains("not done after 5.0ms; still running: ranks 0, 1") && said.contains("were not started"),
+        "{said}"
+    );
+}
+
+#[test]
 fn signals_to_the_launcher_reach_the_ranks() {
     for (signal, name, number) in [(Signal::INT, "INT", 2), (Signal::TERM, "TERM", 15), (Signal::HUP, "HUP", 1)] {
         let script = format!("trap 'echo got {name}; exit 0' {name}; echo ready; while :; do sleep 0.01; done");

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::emulate::Lacks;
 use crate::exchange::Exchange;
+use crate::fingerprint;
 use crate::selection::{Candidate, Disagreement, Offer, Opened, Peer, Policy, Preference, Way, agree, window_way};
 use crate::sticky::Sticky;
 use crate::{
@@ -234,6 +235,7 @@ impl Communicator {
 
         let node = bootstrap.node();
         let exchange = Exchange { bootstrap: &*bootstrap, transport: None, team: &team, timeout };
+        exchange.agree(&key("fingerprint"), "communicator", &fingerprint::fields(ranks, &options))?;
         let gathered = exchange.all_gather(&key("node"), node.identity().as_bytes())?;
         let nodes = gathered.into_iter().map(|node| Node::new(String::from_utf8_lossy(&node).into_owned()));
         let peers = Peer::seen_from(rank, nodes);
@@ -252,15 +254,14 @@ impl Communicator {
         let opened = opened(plugins, &options.transports, open);
         let offer = Offer::of(&opened, &peers, &Policy::new(options.transports.clone(), options.path));
         let offers = exchange.all_gather(&key("transports"), &offer.pack())?;
-        let agreed =
-            agree(&options.name, !options.transports.is_auto(), rank, &offers).map_err(|error| match error {
-                Disagreement::Error(error) => error,
-                Disagreement::NoTransport(reasons) => CommError::NoTransport {
-                    preference: options.transports.to_string(),
-                    reasons,
-                    instead: instead(plugins, &options, |plugin| open(plugin).offer(&peers, options.path).is_ok()),
-                },
-            })?;
+        let agreed = agree(!options.transports.is_auto(), rank, &offers).map_err(|error| match error {
+            Disagreement::Error(error) => error,
+            Disagreement::NoTransport(reasons) => CommError::NoTransport {
+                preference: options.transports.to_string(),
+                reasons,
+                instead: instead(plugins, &options, |plugin| open(plugin).offer(&peers, options.path).is_ok()),
+            },
+        })?;
         let chosen = opened.into_iter().find(|opened| opened.name() == agreed.transport);
         let transport = chosen.map(Opened::into_transport).and_then(Result::ok);
         let transport = transport.expect("the ranks agree only on what each of them has opened and offered");
@@ -284,7 +285,7 @@ impl Communicator {
             error: Sticky::default(),
             without: Mutex::default(),
         };
-        let communicator = Self {
+        Ok(Self {
             shared: Arc::new(shared),
             team,
             position: rank.index(),
@@ -292,17 +293,7 @@ impl Communicator {
             name: options.name,
             masked: Vec::new(),
             sequence: AtomicU64::new(0),
-        };
-        communicator.agree(
-            "communicator",
-            &[
-                ("transport", communicator.shared.transport.info().name.to_owned()),
-                ("version", env!("CARGO_PKG_VERSION").to_owned()),
-                ("ranks", ranks.to_string()),
-                ("path", options.path.name().to_owned()),
-            ],
-        )?;
-        Ok(communicator)
+        })
     }
 
     /// This rank's position in the team: what collectives call the rank.

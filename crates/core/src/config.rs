@@ -258,11 +258,12 @@ variables! {
     /// This process's number among the ranks on its machine. Set by the launcher.
     "CAMPANILE_LOCAL_RANK": Process, local_rank, with_local_rank: Option<u32> = "unset", Kind::RANK;
 
-    /// Address of the job's store, a name in the abstract namespace of Unix sockets. Set by the launcher.
+    /// Address of the job's store: tcp://HOST:PORT, or a name in the abstract namespace of Unix sockets. Set by
+    /// `campanile run`; under another launcher it says where the ranks meet, and rank 0 hosts the store.
     "CAMPANILE_STORE": Process, store, with_store: Option<String> = "unset", Kind::OPTIONAL_TEXT;
 }
 
-/// What a launcher tells a rank that it starts.
+/// What `campanile run` tells a rank that it starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launched {
     /// The rank.
@@ -303,7 +304,8 @@ impl Config {
         self.settings().into_iter().find(|setting| setting.variable.name == name).map(|setting| setting.source)
     }
 
-    /// What a launcher told this process, `None` if it was not launched.
+    /// What `campanile run` told this process, `None` if it did not start it. (Other launchers' variables are no part of
+    /// the configuration.)
     ///
     /// # Errors
     /// [`ConfigError::Launch`] if only some of the launcher's variables are set, or they contradict each other.
@@ -321,7 +323,8 @@ impl Config {
                 let names = given.iter().filter(|(_, is_set)| *is_set == set).map(|(name, _)| *name);
                 names.collect::<Vec<_>>().join(", ")
             };
-            if given.iter().all(|(_, is_set)| !is_set) {
+            // The address alone is for the ranks of another launcher.
+            if given[..3].iter().all(|(_, is_set)| !is_set) {
                 return Ok(None);
             }
             return Err(ConfigError::Launch { reason: format!("{} set, but {} not", named(true), named(false)) });

@@ -115,25 +115,58 @@ impl Exchange<'_> {
         Ok(values.into_iter().flatten().map(strip).collect())
     }
 
-    /// Makes sure that every rank gives the same fields.
+    /// Makes sure that every rank gives the same fields. They are sent with their names: ranks of different builds may
+    /// have different ones.
     pub(crate) fn agree(&self, key: &str, what: &str, fields: &[(&str, String)]) -> Result<(), CommError> {
-        let text = fields.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join("\u{1f}");
+        let ours: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let text = ours.iter().map(|(name, value)| format!("{name}{IS}{value}")).collect::<Vec<_>>().join(AND);
         for (position, theirs) in self.all_gather(key, text.as_bytes())?.iter().enumerate() {
             let theirs = String::from_utf8_lossy(theirs);
-            let mut theirs = theirs.split('\u{1f}');
-            for (field, given) in fields {
-                let value = theirs.next().unwrap_or("absent");
-                if value != given {
-                    return Err(CommError::Mismatch {
-                        what: what.to_owned(),
-                        field: (*field).to_owned(),
-                        given: given.clone(),
-                        theirs: value.to_owned(),
-                        peer: self.team.member(position),
-                    });
-                }
+            let theirs: Vec<_> = theirs.split(AND).filter_map(|field| field.split_once(IS)).collect();
+            if let Some((field, given, theirs)) = first_difference(&ours, &theirs) {
+                return Err(CommError::Mismatch {
+                    what: what.to_owned(),
+                    field: field.to_owned(),
+                    given: given.to_owned(),
+                    theirs: theirs.to_owned(),
+                    peer: self.team.member(position),
+                });
             }
         }
         Ok(())
+    }
+}
+
+/// Between the name of a field and its value, and between fields: ASCII's unit and record separators.
+const IS: char = '\u{1f}';
+const AND: &str = "\u{1e}";
+
+/// A value that is not there.
+const ABSENT: &str = "absent";
+
+/// The first field that differs, and both values.
+fn first_difference<'a>(
+    ours: &[(&'a str, &'a str)],
+    theirs: &[(&'a str, &'a str)],
+) -> Option<(&'a str, &'a str, &'a str)> {
+    let value = |fields: &[(&'a str, &'a str)], name| {
+        fields.iter().find(|(other, _)| *other == name).map_or(ABSENT, |(_, value)| *value)
+    };
+    let names = ours.iter().chain(theirs).map(|(name, _)| *name);
+    names.map(|name| (name, value(ours, name), value(theirs, name))).find(|(_, given, theirs)| given != theirs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_difference;
+
+    #[test]
+    fn fields_are_compared_by_name() {
+        let ours = [("version", "1"), ("path", "auto")];
+        assert_eq!(first_difference(&ours, &[("path", "auto"), ("version", "1")]), None);
+        assert_eq!(first_difference(&ours, &[("version", "2"), ("path", "queue")]), Some(("version", "1", "2")));
+        assert_eq!(first_difference(&ours, &ours[..1]), Some(("path", "auto", "absent")));
+        assert_eq!(first_difference(&ours[..1], &ours), Some(("path", "absent", "auto")));
+        assert_eq!(first_difference(&[], &[]), None);
     }
 }

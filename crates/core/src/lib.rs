@@ -23,6 +23,7 @@ mod endpoint;
 mod error;
 mod exchange;
 mod fault;
+mod fingerprint;
 mod memory;
 mod node;
 mod op;

@@ -16,6 +16,8 @@ pub enum Exit {
     Signal(i32),
     /// Not at all: SIGKILL was sent, and it is stuck in the kernel.
     Stuck,
+    /// There was none: the job ended before all ranks had been started.
+    NotStarted,
 }
 
 impl Exit {
@@ -45,6 +47,10 @@ impl fmt::Display for Exit {
                 write!(f, "{verb} killed by {}", SignalName(signal))
             }
             Self::Stuck => f.write_str("did not die of SIGKILL, stuck in the kernel"),
+            Self::NotStarted => {
+                let verb = if f.alternate() { "were" } else { "was" };
+                write!(f, "{verb} not started")
+            }
         }
     }
 }
@@ -65,7 +71,7 @@ pub enum Failure {
     Timeout {
         /// How long it was.
         after: Duration,
-        /// The ranks that had not ended.
+        /// The ranks that had not ended, or not begun.
         running: Vec<Rank>,
     },
     /// The launcher got a signal.

@@ -1,4 +1,4 @@
-//! A running job: its processes, and the loop that supervises them.
+//! A running job: its processes, and the loop that starts and supervises them.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -19,6 +19,9 @@ use crate::poll::poll_until;
 
 /// How long a process that got SIGKILL may take to die before it is given up.
 const DYING: Duration = Duration::from_secs(10);
+
+/// How long ranks are started before the others are looked after.
+const STARTING: Duration = Duration::from_millis(20);
 
 /// A job whose ranks are being started or have been.
 pub(super) struct Job<'a> {
@@ -82,7 +85,7 @@ impl<'a> Job<'a> {
     }
 
     /// Starts the process of a rank.
-    pub(super) fn start(&mut self, rank: Rank, store: &str) -> Result<(), LaunchError> {
+    fn start(&mut self, rank: Rank, store: &str) -> Result<(), LaunchError> {
         let launch = self.launch;
         let program = || launch.program.to_string_lossy().into_owned();
         let mut command = Command::new(&launch.program);
@@ -144,14 +147,19 @@ impl<'a> Job<'a> {
         Ok((Pid::from_child(child), pidfd, [Pipe::new(stdout, content)?, Pipe::new(stderr, passed_on(1))?]))
     }
 
-    /// Waits for the end of all ranks, passes on what they write, and ends them all if something goes wrong.
-    pub(super) fn supervise(mut self) -> Result<Outcome, LaunchError> {
+    /// Starts the ranks, waits for the end of all, passes on what they write, and ends them all if something goes wrong.
+    pub(super) fn run(mut self, store: &str) -> Result<Outcome, LaunchError> {
         while !self.done() {
+            let pause = after(STARTING);
+            while self.is_starting() && Instant::now() < pause {
+                self.start(Rank::new(self.processes.len()), store)?;
+            }
             let sources = self.poll().map_err(system("poll"))?;
             let mut failures = Vec::new();
+            let mut signalled = false;
             for source in sources {
                 match source {
-                    Source::Signals => self.take_signals(),
+                    Source::Signals => signalled = true,
                     Source::Process(index) => failures.extend(self.reap(index)),
                     Source::Pipe(index, stream) => {
                         self.processes[index].pipes[stream].read(&mut self.sinks);
@@ -168,14 +176,20 @@ impl<'a> Job<'a> {
             for process in self.processes.iter_mut().filter(|process| process.exit.is_some()) {
                 process.pipes.iter_mut().for_each(|pipe| pipe.drain(&mut self.sinks));
             }
+            // A signal that comes when everything is done interrupts nothing.
+            if signalled && !self.done() {
+                self.take_signals();
+            }
         }
         let failure = self.ending.take().map(|ending| ending.failure);
         let processes = std::mem::take(&mut self.processes);
+        let not_started = RankOutcome { exit: Exit::NotStarted, stdout: Vec::new() };
+        let not_started = std::iter::repeat_n(not_started, self.launch.ranks - processes.len());
         let ranks = processes.into_iter().map(|process| {
             let [stdout, _] = process.pipes;
             RankOutcome { exit: process.exit.unwrap_or(Exit::Stuck), stdout: stdout.into_captured() }
         });
-        Ok(Outcome { ranks: ranks.collect(), failure })
+        Ok(Outcome { ranks: ranks.chain(not_started).collect(), failure })
     }
 
     fn done(&self) -> bool {
@@ -185,8 +199,14 @@ impl<'a> Job<'a> {
                 && self.sinks.iter().all(Sink::is_idle))
     }
 
+    /// Whether there are ranks that are still to be started.
+    fn is_starting(&self) -> bool {
+        self.ending.is_none() && self.processes.len() < self.launch.ranks
+    }
+
+    /// Whether all ranks have ended that were started, and no more will be.
     fn all_ended(&self) -> bool {
-        self.processes.iter().all(|process| process.exit.is_some())
+        !self.is_starting() && self.processes.iter().all(|process| process.exit.is_some())
     }
 
     /// When something is due although nothing happens.
@@ -204,9 +224,9 @@ impl<'a> Job<'a> {
         matches!(failure, Some(Failure::Rank { .. })) && self.all_ended()
     }
 
-    /// Waits for an event or the next deadline; what events there are.
+    /// Waits for an event or the next deadline, not at all while ranks are to be started; what events there are.
     fn poll(&mut self) -> std::io::Result<Vec<Source>> {
-        let deadline = self.deadline();
+        let deadline = if self.is_starting() { Some(Instant::now()) } else { self.deadline() };
         let mut sources = Vec::new();
         let mut fds = Vec::new();
         if let Some(signals) = &self.signals {
@@ -274,8 +294,8 @@ impl<'a> Job<'a> {
         } else if self.ending.is_some() {
             self.next_step(Signal::TERM);
         } else {
-            let running = self.processes.iter().filter(|process| process.exit.is_none());
-            let running = running.map(|process| process.rank).collect();
+            let has_ended = |rank: &usize| self.processes.get(*rank).is_some_and(|process| process.exit.is_some());
+            let running = (0..self.launch.ranks).filter(|rank| !has_ended(rank)).map(Rank::new).collect();
             self.end(Failure::Timeout { after: self.launch.timeout.unwrap_or_default(), running });
         }
     }

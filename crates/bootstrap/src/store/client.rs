@@ -1,53 +1,100 @@
 //! The client: a rank's way to the store in another process.
 
-use std::io::{self, Read};
-use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use campanile_core::{Bootstrap, BootstrapError, Node, Rank};
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with, sockopt,
-};
 
-use super::wire::{MAGIC, MAX_KEY, MAX_VALUE, Request, STOP_WAITING, WAIT_CANCELED};
-use crate::poll::poll_until;
+use super::address::Address;
+use super::connection::{Connection, Refusal};
+use super::wire::{MAX_KEY, MAX_VALUE, Request, STOP_WAITING, WAIT_CANCELED};
 
-/// The bootstrap of a rank that is a process: a connection to the job's [`StoreServer`](super::StoreServer).
+/// The bootstrap of a rank that is a process: connections to the job's [`StoreServer`](super::StoreServer), or to a
+/// `TCPStore` of torch.
 ///
 /// Threads of the rank use it at once, each over a connection of its own for the time of a call, so that one that waits
 /// holds up nobody.
+///
+/// ```
+/// use campanile_bootstrap::{StoreClient, StoreServer};
+/// use campanile_core::{Bootstrap, Rank};
+/// use std::time::Duration;
+///
+/// let server = StoreServer::listen("tcp://127.0.0.1:0")?;
+/// let client = StoreClient::connect(server.address(), Rank(0), 1, Duration::from_secs(10))?;
+/// client.put("key", b"value")?;
+/// assert_eq!(client.get("key", Duration::ZERO)?.as_deref(), Some(&b"value"[..]));
+/// assert_eq!(client.compare_set("key", b"value", b"other")?, b"other");
+/// # Ok::<(), campanile_core::BootstrapError>(())
+/// ```
 #[derive(Debug)]
 pub struct StoreClient {
     rank: Rank,
     ranks: usize,
     node: Node,
-    address: String,
+    address: Address,
+    prefix: String,
     /// Upper bound for the store to take a request or to answer one that has nothing to wait for.
     timeout: Duration,
     idle: Mutex<Vec<Connection>>,
 }
 
+/// A connection was not made.
+pub(crate) enum ConnectError {
+    /// Nobody listens. That may change.
+    Absent(String),
+    /// It makes no sense to try again.
+    Failed(BootstrapError),
+}
+
 impl StoreClient {
-    /// Connects `rank` of a job of `ranks` to the store at `address`, which must answer within `timeout`, now and
-    /// later.
+    /// Connects `rank` of a job of `ranks` to the store at `address` (see [`Address`]), which must answer within
+    /// `timeout`, now and later.
     ///
     /// # Errors
     /// [`BootstrapError::Store`] if nobody listens there, or not as our user, or it does not speak the protocol.
     pub fn connect(address: &str, rank: Rank, ranks: usize, timeout: Duration) -> Result<Self, BootstrapError> {
         let failed = |reason: String| BootstrapError::Store { what: format!("connecting to {address:?}"), reason };
+        let parsed: Address = address.parse().map_err(failed)?;
+        Self::open(&parsed, rank, ranks, timeout).map_err(|error| match error {
+            ConnectError::Absent(reason) => failed(reason),
+            ConnectError::Failed(error) => error,
+        })
+    }
+
+    pub(crate) fn open(address: &Address, rank: Rank, ranks: usize, timeout: Duration) -> Result<Self, ConnectError> {
+        let failed = |reason: String| {
+            let what = format!("connecting to {:?}", address.to_string());
+            ConnectError::Failed(BootstrapError::Store { what, reason })
+        };
         let node = campanile_host::process::node_identity().map_err(|error| failed(error.to_string()))?;
-        let connection = Connection::open(address, timeout).map_err(failed)?;
+        let connection = Connection::open(address, timeout).map_err(|refusal| match refusal {
+            Refusal::Absent(reason) => ConnectError::Absent(reason),
+            Refusal::Wrong(reason) => failed(reason),
+        })?;
         Ok(Self {
             rank,
             ranks,
             node: Node::new(node),
-            address: address.to_owned(),
+            address: address.clone(),
+            prefix: String::new(),
             timeout,
             idle: Mutex::new(vec![connection]),
         })
+    }
+
+    /// The same with `prefix` before every key from now on, as torch's `PrefixStore` has it. Torch itself puts a `/`
+    /// before all of its keys.
+    #[must_use]
+    pub fn with_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// The same with another bound for answers.
+    pub(crate) fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     /// Adds `delta` to the number under `key`, 0 if there is none, and returns the sum.
@@ -55,9 +102,92 @@ impl StoreClient {
     /// # Errors
     /// [`BootstrapError::Store`] if the store is gone, or holds something else than a number there.
     pub fn add(&self, key: &str, delta: i64) -> Result<i64, BootstrapError> {
-        self.call("add to", key, |connection| {
-            connection.send(&[Request::Add { key: key.as_bytes(), delta }], self.timeout)?;
-            connection.receive_array(self.timeout).map(i64::from_le_bytes)
+        self.call("add to", key, |connection, key| {
+            connection.send(&[Request::Add { key, delta }], self.timeout)?;
+            connection.receive_number(self.timeout)
+        })
+    }
+
+    /// Whether there is a value under `key`, or something in the queue of that name.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    pub fn check(&self, key: &str) -> Result<bool, BootstrapError> {
+        self.call("check", key, |connection, key| {
+            connection.send(&[Request::Check { keys: vec![key] }], self.timeout)?;
+            connection.receive_array(self.timeout).map(|[answer]| answer == super::wire::READY)
+        })
+    }
+
+    /// Puts `desired` under `key` if `expected` is there, or nothing is and `expected` is empty; returns what is there
+    /// then. If nothing is, and something was expected, that is `expected`: torch's server has it so.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    pub fn compare_set(&self, key: &str, expected: &[u8], desired: &[u8]) -> Result<Vec<u8>, BootstrapError> {
+        self.call("compare and set", key, |connection, key| {
+            within_limit(expected)?;
+            within_limit(desired)?;
+            connection.send(&[Request::CompareSet { key, expected, desired }], self.timeout)?;
+            connection.receive_value(self.timeout)
+        })
+    }
+
+    /// Appends to the value under `key`, an empty one if there is none.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    pub fn append(&self, key: &str, value: &[u8]) -> Result<(), BootstrapError> {
+        self.call("append to", key, |connection, key| {
+            within_limit(value)?;
+            connection.send(&[Request::Append { key, value }], self.timeout)
+        })
+    }
+
+    /// Removes the value under `key`; whether there was one.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    pub fn delete(&self, key: &str) -> Result<bool, BootstrapError> {
+        self.call("delete", key, |connection, key| {
+            connection.send(&[Request::DeleteKey { key }], self.timeout)?;
+            connection.receive_number(self.timeout).map(|deleted| deleted > 0)
+        })
+    }
+
+    /// How many values the store holds, whatever their prefix.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    pub fn num_keys(&self) -> Result<i64, BootstrapError> {
+        self.call("count keys", "", |connection, _| {
+            connection.send(&[Request::NumKeys], self.timeout)?;
+            connection.receive_number(self.timeout)
+        })
+    }
+
+    /// Puts a value at the end of the queue `key`. Torch's server has queues since 2.8, on its libuv backend.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    pub fn push(&self, key: &str, value: &[u8]) -> Result<(), BootstrapError> {
+        self.call("push to", key, |connection, key| {
+            within_limit(value)?;
+            connection.send(&[Request::QueuePush { key, value }], self.timeout)
+        })
+    }
+
+    /// Takes the value at the front of the queue `key`; `None` if it is empty.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the store is gone.
+    pub fn pop(&self, key: &str) -> Result<Option<Vec<u8>>, BootstrapError> {
+        self.call("pop from", key, |connection, key| {
+            connection.send(&[Request::QueuePop { key }], self.timeout)?;
+            match connection.receive_number(self.timeout)? {
+                0 => Ok(None),
+                _ => connection.receive_value(self.timeout).map(Some),
+            }
         })
     }
 
@@ -66,21 +196,29 @@ impl StoreClient {
         &self,
         what: &str,
         key: &str,
-        call: impl FnOnce(&mut Connection) -> Result<T, String>,
+        call: impl FnOnce(&mut Connection, &[u8]) -> Result<T, String>,
     ) -> Result<T, BootstrapError> {
         let failed = |reason| BootstrapError::Store { what: format!("{what} {key:?}"), reason };
-        if key.len() > MAX_KEY {
-            return Err(failed(format!("the key has {} bytes, at most {MAX_KEY} are allowed", key.len())));
+        let prefixed = [self.prefix.as_bytes(), key.as_bytes()].concat();
+        if prefixed.len() > MAX_KEY {
+            return Err(failed(format!("the key has {} bytes, at most {MAX_KEY} are allowed", prefixed.len())));
         }
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut connection = match idle {
             Some(connection) => connection,
-            None => Connection::open(&self.address, self.timeout).map_err(failed)?,
+            None => Connection::open(&self.address, self.timeout).map_err(|refusal| failed(refusal.into()))?,
         };
-        let result = call(&mut connection).map_err(failed)?;
+        let result = call(&mut connection, &prefixed).map_err(failed)?;
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         Ok(result)
     }
+}
+
+fn within_limit(value: &[u8]) -> Result<(), String> {
+    if value.len() > MAX_VALUE {
+        return Err(format!("the value has {} bytes, at most {MAX_VALUE} are allowed", value.len()));
+    }
+    Ok(())
 }
 
 impl Bootstrap for StoreClient {
@@ -97,17 +235,14 @@ impl Bootstrap for StoreClient {
     }
 
     fn put(&self, key: &str, value: &[u8]) -> Result<(), BootstrapError> {
-        self.call("put", key, |connection| {
-            if value.len() > MAX_VALUE {
-                return Err(format!("the value has {} bytes, at most {MAX_VALUE} are allowed", value.len()));
-            }
-            connection.send(&[Request::Set { key: key.as_bytes(), value }], self.timeout)
+        self.call("put", key, |connection, key| {
+            within_limit(value)?;
+            connection.send(&[Request::Set { key, value }], self.timeout)
         })
     }
 
     fn get(&self, key: &str, timeout: Duration) -> Result<Option<Vec<u8>>, BootstrapError> {
-        self.call("get", key, |connection| {
-            let key = key.as_bytes();
+        self.call("get", key, |connection, key| {
             connection.send(&[Request::Wait { keys: vec![key] }], self.timeout)?;
             let in_time = connection.answered_within(timeout)?;
             if !in_time {
@@ -126,132 +261,5 @@ impl Bootstrap for StoreClient {
             connection.send(&[Request::Get { key }], self.timeout)?;
             connection.receive_value(self.timeout).map(Some)
         })
-    }
-}
-
-/// A stream to the store. Errors are texts: whoever calls says what was being done.
-#[derive(Debug)]
-struct Connection {
-    stream: UnixStream,
-}
-
-impl Connection {
-    fn open(address: &str, timeout: Duration) -> Result<Self, String> {
-        let deadline = deadline(timeout);
-        let failed = |call: &'static str| move |errno: Errno| reason(call, errno);
-        let name = SocketAddrUnix::new_abstract_name(address.as_bytes())
-            .map_err(|_| format!("an address has 1 to 107 bytes, this one has {}", address.len()))?;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .map_err(failed("socket"))?;
-        loop {
-            // A full backlog cannot be polled for; a blocking connect waits for it as long as a send may take. A
-            // timeout of 0 would mean none.
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let left = left.map(|left| left.max(Duration::from_millis(1)));
-            sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, left).map_err(failed("setsockopt"))?;
-            match connect(&socket, &name) {
-                Ok(()) => break,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                    return Err(format!("the store did not accept within {timeout:.1?}"));
-                }
-                Err(Errno::AGAIN) => {}
-                Err(errno) => return Err(reason("connect", errno)),
-            }
-        }
-        let peer = sockopt::socket_peercred(&socket).map_err(failed("SO_PEERCRED"))?;
-        let ours = rustix::process::geteuid();
-        if peer.uid != ours {
-            let (theirs, ours) = (peer.uid.as_raw(), ours.as_raw());
-            return Err(format!("process {} there runs as uid {theirs}, not {ours} as we do", peer.pid));
-        }
-        let stream = UnixStream::from(socket);
-        stream.set_nonblocking(true).map_err(|error| format!("fcntl: {error}"))?;
-        let mut connection = Self { stream };
-        let nonce = std::process::id();
-        connection.send(&[Request::Validate { magic: MAGIC }, Request::Ping { nonce }], timeout)?;
-        match u32::from_le_bytes(connection.receive_array(timeout)?) {
-            echo if echo == nonce => Ok(connection),
-            _ => Err("whoever listens there does not speak the store's protocol".to_owned()),
-        }
-    }
-
-    fn send(&mut self, requests: &[Request<'_>], timeout: Duration) -> Result<(), String> {
-        let mut bytes = Vec::new();
-        requests.iter().for_each(|request| request.write(&mut bytes));
-        let deadline = deadline(timeout);
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            match send(&self.stream, rest, SendFlags::NOSIGNAL) {
-                Ok(length) => rest = &rest[length..],
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if self.poll(PollFlags::OUT, deadline)? => {}
-                Err(Errno::AGAIN) => return Err(format!("the store took nothing for {timeout:.1?}")),
-                Err(errno) => return Err(reason("send", errno)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether there is an answer, or the end of the stream, within `timeout`.
-    fn answered_within(&self, timeout: Duration) -> Result<bool, String> {
-        self.poll(PollFlags::IN, deadline(timeout))
-    }
-
-    fn receive(&mut self, buffer: &mut [u8], timeout: Duration) -> Result<(), String> {
-        let deadline = deadline(timeout);
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match self.stream.read(&mut buffer[filled..]) {
-                Ok(0) => return Err(GONE.to_owned()),
-                Ok(length) => filled += length,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.poll(PollFlags::IN, deadline)? {
-                        return Err(format!("the store did not answer within {timeout:.1?}"));
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(GONE.to_owned()),
-                Err(error) => return Err(format!("read: {error}")),
-            }
-        }
-        Ok(())
-    }
-
-    fn receive_array<const N: usize>(&mut self, timeout: Duration) -> Result<[u8; N], String> {
-        let mut array = [0; N];
-        self.receive(&mut array, timeout)?;
-        Ok(array)
-    }
-
-    fn receive_value(&mut self, timeout: Duration) -> Result<Vec<u8>, String> {
-        let length = u64::from_le_bytes(self.receive_array(timeout)?);
-        let length = usize::try_from(length).ok().filter(|length| *length <= MAX_VALUE);
-        let length = length.ok_or_else(|| format!("the store sent a value of more than {MAX_VALUE} bytes"))?;
-        let mut value = vec![0; length];
-        self.receive(&mut value, timeout)?;
-        Ok(value)
-    }
-
-    fn poll(&self, events: PollFlags, deadline: Option<Instant>) -> Result<bool, String> {
-        let mut fds = [PollFd::new(&self.stream, events)];
-        poll_until(&mut fds, deadline).map_err(|errno| format!("poll: {errno}"))
-    }
-}
-
-/// When `timeout` will have passed; never, if the clock does not go that far.
-fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
-}
-
-const GONE: &str = "the store is gone; the launcher that kept it has ended";
-
-fn reason(call: &str, errno: Errno) -> String {
-    match errno {
-        Errno::PIPE | Errno::CONNRESET => GONE.to_owned(),
-        Errno::CONNREFUSED => {
-            "nobody listens there; the launcher has ended, or lives in another network namespace".to_owned()
-        }
-        errno => format!("{call}: {errno}"),
     }
 }

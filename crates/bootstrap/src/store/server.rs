@@ -1,18 +1,21 @@
 //! The server: one thread, a poll loop over connections, a map.
 
-use std::collections::{HashMap, HashSet};
-use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use campanile_core::BootstrapError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, Shutdown, send, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send};
 
+use super::address::Address;
+use super::listener::Listener;
+use super::map::Map;
 use super::wire::{self, MAGIC, Request};
 use crate::poll::poll_until;
 
@@ -20,46 +23,104 @@ use crate::poll::poll_until;
 #[derive(Debug)]
 pub struct StoreServer {
     address: String,
-    stop: Arc<OwnedFd>,
+    control: Arc<Control>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// What the thread of a server is told, and what it tells.
+#[derive(Debug)]
+struct Control {
+    /// Readable when `state` was changed.
+    event: OwnedFd,
+    state: AtomicU8,
+    connections: Mutex<usize>,
+    connections_changed: Condvar,
+}
+
+/// States of a server.
+mod state {
+    pub(super) const OPEN: u8 = 0;
+    /// It goes on with the connections that there are.
+    pub(super) const CLOSING: u8 = 1;
+    pub(super) const STOPPED: u8 = 2;
+}
+
+impl Control {
+    fn set(&self, state: u8) {
+        self.state.store(state, Ordering::Release);
+        // Adding 1 to a counter of 64 bits that is hardly more than 0 neither blocks nor fails.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    fn connections(&self) -> MutexGuard<'_, usize> {
+        // No code that can panic runs under the lock.
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl StoreServer {
-    /// Starts a store at a new random address.
+    /// Starts a store at a new random name in the abstract namespace of Unix sockets.
     ///
     /// # Errors
     /// [`BootstrapError::Store`] if the system refuses a socket or a thread.
     pub fn start() -> Result<Self, BootstrapError> {
-        let failed = |call: &'static str| {
-            move |error: io::Error| BootstrapError::Store {
-                what: "starting the store".to_owned(),
-                reason: format!("{call}: {error}"),
-            }
-        };
-        let address = random_address().map_err(failed("getrandom"))?;
-        let name = SocketAddr::from_abstract_name(&address).map_err(failed("address"))?;
-        let listener = UnixListener::bind_addr(&name).map_err(failed("bind"))?;
-        listener.set_nonblocking(true).map_err(failed("fcntl"))?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| failed("eventfd")(errno.into()))?;
-        let stop = Arc::new(stop);
-        let server =
-            Server { listener, stop: Arc::clone(&stop), clients: Vec::new(), values: HashMap::new(), exhausted: false };
-        let thread = std::thread::Builder::new().name("campanile-store".to_owned());
-        let thread = thread.spawn(move || server.run()).map_err(failed("spawning a thread"))?;
-        Ok(Self { address, stop, thread: Some(thread) })
+        let failed = |reason: String| BootstrapError::Store { what: "starting the store".to_owned(), reason };
+        let name = random_name().map_err(|error| failed(format!("getrandom: {error}")))?;
+        let address = Address::Abstract(name);
+        let listener = Listener::bind(&address, true).map_err(|error| failed(format!("bind: {error}")))?;
+        Self::serve(listener, &address, None).map_err(|error| failed(error.to_string()))
     }
 
-    /// Its name in the abstract namespace of Unix sockets: printable ASCII, for
-    /// [`StoreClient::connect`](super::StoreClient::connect).
+    /// Starts a store that listens at `address`, port 0 for any free one. Over TCP whoever reaches the port may use the
+    /// store, so it listens at what the host name stands for and nowhere else.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Store`] if the address is none or is in use, or the system refuses a socket or a thread.
+    pub fn listen(address: &str) -> Result<Self, BootstrapError> {
+        let failed = |reason: String| BootstrapError::Store { what: format!("listening at {address:?}"), reason };
+        let address: Address = address.parse().map_err(failed)?;
+        let listener = Listener::bind(&address, true).map_err(|error| failed(error.to_string()))?;
+        Self::serve(listener, &address, None).map_err(|error| failed(error.to_string()))
+    }
+
+    /// Serves what connects to `listener`; `first` is in the map before anybody does.
+    pub(crate) fn serve(listener: Listener, address: &Address, first: Option<(&str, &str)>) -> io::Result<Self> {
+        let address = listener.address(address)?.to_string();
+        let control = Arc::new(Control {
+            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            state: AtomicU8::new(state::OPEN),
+            connections: Mutex::default(),
+            connections_changed: Condvar::new(),
+        });
+        let mut map = Map::default();
+        if let Some((key, value)) = first {
+            map.set(key.as_bytes(), value.as_bytes());
+        }
+        let server = Server { listener, control: Arc::clone(&control), clients: Vec::new(), map, exhausted: false };
+        let thread = std::thread::Builder::new().name("campanile-store".to_owned()).spawn(move || server.run())?;
+        Ok(Self { address, control, thread: Some(thread) })
+    }
+
+    /// Its address, for [`StoreClient::connect`](super::StoreClient::connect): printable ASCII.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Refuses new connections, and waits until those that there are have ended, at most for `timeout`; whether they
+    /// have.
+    pub(crate) fn close(&self, timeout: Duration) -> bool {
+        self.control.set(state::CLOSING);
+        let wait =
+            self.control
+                .connections_changed
+                .wait_timeout_while(self.control.connections(), timeout, |connections| *connections > 0);
+        *wait.unwrap_or_else(PoisonError::into_inner).0 == 0
     }
 }
 
 impl Drop for StoreServer {
     fn drop(&mut self) {
-        // Adding 1 to a counter of 64 bits that is 0 neither blocks nor fails.
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        self.control.set(state::STOPPED);
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was printed when it happened.
             let _ = thread.join();
@@ -67,8 +128,8 @@ impl Drop for StoreServer {
     }
 }
 
-/// An address that nobody can guess: 128 random bits.
-fn random_address() -> io::Result<String> {
+/// A name that nobody can guess: 128 random bits.
+fn random_name() -> io::Result<String> {
     let mut random = [0_u8; 16];
     // Up to 256 bytes never come short once the kernel's generator is seeded.
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -76,16 +137,16 @@ fn random_address() -> io::Result<String> {
 }
 
 struct Server {
-    listener: UnixListener,
-    stop: Arc<OwnedFd>,
+    listener: Listener,
+    control: Arc<Control>,
     clients: Vec<Client>,
-    values: HashMap<Vec<u8>, Vec<u8>>,
+    map: Map,
     /// There was no descriptor for another connection. Until one is closed, whoever connects is left in the backlog.
     exhausted: bool,
 }
 
 struct Client {
-    stream: UnixStream,
+    stream: OwnedFd,
     /// Received, not yet a whole request.
     input: Vec<u8>,
     /// Answered, not yet sent.
@@ -103,7 +164,10 @@ impl Server {
     fn run(mut self) {
         loop {
             let accepting = if self.exhausted { PollFlags::empty() } else { PollFlags::IN };
-            let mut fds = vec![PollFd::new(&self.stop, PollFlags::IN), PollFd::new(&self.listener, accepting)];
+            let mut fds = vec![PollFd::new(&self.control.event, PollFlags::IN)];
+            let listening = self.listener.sockets().iter().map(|socket| PollFd::new(socket, accepting));
+            fds.extend(listening);
+            let (listeners, clients) = (1..fds.len(), fds.len());
             fds.extend(self.clients.iter().map(|client| PollFd::new(&client.stream, client.interest())));
             if let Err(errno) = poll_until(&mut fds, None) {
                 tracing::error!(%errno, "the store ends: poll failed");
@@ -112,9 +176,12 @@ impl Server {
             let events: Vec<PollFlags> = fds.iter().map(PollFd::revents).collect();
             drop(fds);
             if !events[0].is_empty() {
-                return;
+                let _ = rustix::io::read(&self.control.event, &mut [0_u8; 8]);
+                if self.control.state.load(Ordering::Acquire) == state::STOPPED {
+                    return;
+                }
             }
-            for (client, events) in self.clients.iter_mut().zip(&events[2..]) {
+            for (client, events) in self.clients.iter_mut().zip(&events[clients..]) {
                 if events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
                     client.receive();
                 }
@@ -130,28 +197,31 @@ impl Server {
             let before = self.clients.len();
             self.clients.retain(|client| !client.done());
             self.exhausted &= self.clients.len() == before;
-            if !events[1].is_empty() {
-                self.accept();
+            for (socket, events) in events[listeners].iter().enumerate() {
+                if !events.is_empty() {
+                    self.accept(socket);
+                }
             }
+            if self.control.state.load(Ordering::Acquire) == state::CLOSING {
+                self.listener.close();
+            }
+            *self.control.connections() = self.clients.len();
+            self.control.connections_changed.notify_all();
         }
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, socket: usize) {
         loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => match Client::new(stream) {
-                    Ok(client) => self.clients.push(client),
-                    Err(reason) => tracing::warn!(reason, "the store turned a connection away"),
-                },
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return,
-                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
-                    _ => {
-                        tracing::warn!(%error, "the store cannot accept a connection until another is closed");
-                        self.exhausted = true;
-                        return;
-                    }
-                },
+            match self.listener.accept(socket) {
+                Ok(Ok(stream)) => self.clients.push(Client::new(stream)),
+                Ok(Err(reason)) => tracing::warn!(reason, "the store turned a connection away"),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) => {
+                    tracing::warn!(%errno, "the store cannot accept a connection until another is closed");
+                    self.exhausted = true;
+                    return;
+                }
             }
         }
     }
@@ -198,81 +268,116 @@ impl Server {
                 Err("no VALIDATE with the right number at first".to_owned())
             };
         }
+        let output = &mut client.output;
         match request {
             Request::Validate { .. } => return Err("VALIDATE twice".to_owned()),
-            Request::Set { key, value } => self.set(key, value.to_owned()),
-            Request::Get { key } => match self.values.get(key) {
-                Some(value) => {
-                    client.output.extend((value.len() as u64).to_le_bytes());
-                    client.output.extend(value);
+            Request::Set { key, value } => {
+                self.map.set(key, value);
+                self.wake(key);
+            }
+            Request::CompareSet { key, expected, desired } => {
+                write_value(output, self.map.compare_set(key, expected, desired));
+                if self.map.has(key) {
+                    self.wake(key);
                 }
-                None => return Err(format!("GET of {:?}, which is not there", key.escape_ascii().to_string())),
-            },
+            }
+            Request::Get { key } => write_value(output, self.map.get(key)),
             Request::Add { key, delta } => {
-                let old = match self.values.get(key) {
-                    None => Some(0),
-                    Some(value) => std::str::from_utf8(value).ok().and_then(|text| text.parse::<i64>().ok()),
-                };
-                let sum = old.and_then(|old| old.checked_add(delta));
-                let sum = sum.ok_or_else(|| format!("ADD to {:?}: no sum", key.escape_ascii().to_string()))?;
-                client.output.extend(sum.to_le_bytes());
-                self.set(key, sum.to_string().into_bytes());
+                let sum = self.map.add(key, delta).ok_or_else(|| no_sum(key))?;
+                output.extend(sum.to_le_bytes());
+                self.wake(key);
             }
             Request::Check { keys } => {
-                let ready = keys.iter().all(|key| self.values.contains_key(*key));
-                client.output.push(if ready { wire::READY } else { wire::NOT_READY });
+                let ready = keys.iter().all(|key| self.map.has(key));
+                output.push(if ready { wire::READY } else { wire::NOT_READY });
             }
             Request::Wait { keys } => {
-                let missing = keys.into_iter().filter(|key| !self.values.contains_key(*key));
+                let missing = keys.into_iter().filter(|key| !self.map.has(key));
                 client.awaited = missing.map(<[u8]>::to_vec).collect();
                 if client.awaited.is_empty() {
-                    client.output.push(wire::STOP_WAITING);
+                    output.push(wire::STOP_WAITING);
+                }
+            }
+            Request::NumKeys => output.extend((self.map.keys().len() as i64).to_le_bytes()),
+            Request::DeleteKey { key } => output.extend(i64::from(self.map.delete(key)).to_le_bytes()),
+            Request::Append { key, value } => {
+                self.map.append(key, value);
+                self.wake(key);
+            }
+            Request::MultiGet { keys } => keys.iter().for_each(|key| write_value(output, self.map.get(key))),
+            Request::MultiSet { pairs } => {
+                for (key, value) in pairs {
+                    self.map.set(key, value);
+                    self.wake(key);
                 }
             }
             Request::CancelWait => {
                 client.awaited.clear();
-                client.output.push(wire::WAIT_CANCELED);
+                output.push(wire::WAIT_CANCELED);
             }
-            Request::Ping { nonce } => client.output.extend(nonce.to_le_bytes()),
+            Request::Ping { nonce } => output.extend(nonce.to_le_bytes()),
+            Request::QueuePush { key, value } => {
+                self.map.push(key, value);
+                // One value is for one of those who wait.
+                if let Some(client) = self.clients.iter_mut().find(|client| client.awaited.contains(key)) {
+                    client.wake(key);
+                }
+            }
+            Request::QueuePop { key } => {
+                output.extend((self.map.queue_len(key) as i64).to_le_bytes());
+                if let Some(value) = self.map.pop(key) {
+                    write_value(output, &value);
+                }
+            }
+            Request::QueueLen { key } => output.extend((self.map.queue_len(key) as i64).to_le_bytes()),
+            Request::ListKeys => {
+                output.extend((self.map.keys().len() as i64).to_le_bytes());
+                self.map.keys().for_each(|key| write_value(output, key));
+            }
+            Request::Barrier { key, ranks } => {
+                let arrived = self.map.add(key, 1).ok_or_else(|| no_sum(key))?;
+                if arrived < ranks {
+                    client.awaited = HashSet::from([key.to_vec()]);
+                } else {
+                    output.push(wire::STOP_WAITING);
+                    self.wake(key);
+                }
+            }
         }
         Ok(())
     }
 
-    fn set(&mut self, key: &[u8], value: Vec<u8>) {
-        for client in &mut self.clients {
-            if client.awaited.remove(key) && client.awaited.is_empty() {
-                client.output.push(wire::STOP_WAITING);
-                client.send();
-            }
-        }
-        self.values.insert(key.to_owned(), value);
+    /// Answers the waits for a key.
+    fn wake(&mut self, key: &[u8]) {
+        self.clients.iter_mut().for_each(|client| client.wake(key));
     }
+}
+
+fn write_value(output: &mut Vec<u8>, value: &[u8]) {
+    output.extend((value.len() as u64).to_le_bytes());
+    output.extend(value);
+}
+
+fn no_sum(key: &[u8]) -> String {
+    format!("{:?} has no number to add to, or the sum does not fit", key.escape_ascii().to_string())
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Closing alone would not do: a child of this process may hold copies of the sockets, for the time between
-        // fork and exec at least. This way whoever connects is refused, and clients see the end of their streams.
-        let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
+        self.listener.close();
     }
 }
 
 impl Drop for Client {
+    /// Clients see the end of their streams, whoever else holds copies of the sockets.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
     }
 }
 
 impl Client {
-    fn new(stream: UnixStream) -> Result<Self, String> {
-        let peer = sockopt::socket_peercred(&stream).map_err(|errno| format!("SO_PEERCRED: {errno}"))?;
-        let ours = rustix::process::geteuid();
-        if peer.uid != ours {
-            let (theirs, ours) = (peer.uid.as_raw(), ours.as_raw());
-            return Err(format!("process {} runs as uid {theirs}; only uid {ours} may connect", peer.pid));
-        }
-        stream.set_nonblocking(true).map_err(|error| format!("fcntl: {error}"))?;
-        Ok(Self {
+    fn new(stream: OwnedFd) -> Self {
+        Self {
             stream,
             input: Vec::new(),
             output: Vec::new(),
@@ -280,7 +385,15 @@ impl Client {
             awaited: HashSet::new(),
             ended: false,
             lost: false,
-        })
+        }
+    }
+
+    /// Answers its wait, if that was for this key alone by now.
+    fn wake(&mut self, key: &[u8]) {
+        if self.awaited.remove(key) && self.awaited.is_empty() {
+            self.output.push(wire::STOP_WAITING);
+            self.send();
+        }
     }
 
     /// What to poll for. A client that does not read its answers is not read from.
@@ -295,17 +408,17 @@ impl Client {
 
     fn receive(&mut self) {
         let mut buffer = [0_u8; 64 << 10];
-        match self.stream.read(&mut buffer) {
-            Ok(0) => self.ended = true,
-            Ok(length) => self.input.extend(&buffer[..length]),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+        match recv(&self.stream, &mut buffer, RecvFlags::empty()) {
+            Ok((0, _)) => self.ended = true,
+            Ok((length, _)) => self.input.extend(&buffer[..length]),
+            Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.lost = true,
         }
     }
 
     fn send(&mut self) {
         while !self.output.is_empty() && !self.lost {
-            match send(self.stream.as_fd(), &self.output, SendFlags::NOSIGNAL) {
+            match send(&self.stream, &self.output, SendFlags::NOSIGNAL) {
                 Ok(length) => drop(self.output.drain(..length)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,

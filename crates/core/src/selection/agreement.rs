@@ -1,7 +1,7 @@
 //! Agreement: the ranks of a job choose one transport together.
 //!
-//! Each rank tells all others which transports it was asked to use, and for each of them its address and what reaching
-//! every peer costs, or why it cannot. All compute the same choice from the same offers: of those that every rank
+//! Each rank tells all others of each transport that it was asked to use its version, its address and what reaching every
+//! peer costs, or why it cannot. All compute the same choice from the same offers: of those that every rank
 //! offers, the first by preference, else the one with the least sum of costs, else the one that rank 0 names first.
 
 use super::{Opened, Peer, Policy};
@@ -10,8 +10,6 @@ use crate::{CommError, Rank};
 /// What one rank says of its transports.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Offer {
-    /// What it was asked to use, as text.
-    pub(crate) preference: String,
     /// Name of each, and what it can do. By preference.
     pub(crate) transports: Vec<(String, Result<Able, String>)>,
 }
@@ -21,6 +19,8 @@ pub(crate) struct Offer {
 pub(crate) struct Able {
     /// What that costs, for comparison only.
     pub(crate) cost_ns: f64,
+    /// Version of the backend: addresses and keys are its own affair.
+    pub(crate) version: String,
     /// What peers need to connect to it.
     pub(crate) address: Vec<u8>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Agreed {
 pub(crate) enum Disagreement {
     /// No transport is offered by all; the reasons.
     NoTransport(String),
-    /// Ranks were asked for different things, or sent what cannot be read.
+    /// Ranks have different versions of it, or sent what cannot be read.
     Error(CommError),
 }
 
@@ -50,21 +50,24 @@ impl Offer {
         let mut allowed: Vec<(usize, &Opened)> = opened.iter().filter_map(ordered).collect();
         allowed.sort_by_key(|(order, _)| *order);
         let offer = |(_, it): (usize, &Opened)| (it.name().to_owned(), it.offer(peers, policy.path));
-        Self { preference: policy.transports.to_string(), transports: allowed.into_iter().map(offer).collect() }
+        Self { transports: allowed.into_iter().map(offer).collect() }
     }
 
-    /// As bytes: each text behind its length, an offer behind `+`, a reason behind `-`.
+    /// As bytes: each text behind its length; an offer is `+`, cost, version and address, a reason stands behind `-`.
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut put = |field: &[u8]| {
             bytes.extend((field.len() as u64).to_le_bytes());
             bytes.extend(field);
         };
-        put(self.preference.as_bytes());
         for (name, able) in &self.transports {
             put(name.as_bytes());
             match able {
-                Ok(Able { cost_ns, address }) => put(&[b"+", &cost_ns.to_le_bytes()[..], address].concat()),
+                Ok(Able { cost_ns, version, address }) => {
+                    put(&[b"+", &cost_ns.to_le_bytes()[..]].concat());
+                    put(version.as_bytes());
+                    put(address);
+                }
                 Err(reason) => put(&[b"-", reason.as_bytes()].concat()),
             }
         }
@@ -73,28 +76,25 @@ impl Offer {
 
     /// From bytes; `None` if they are no offer.
     pub(crate) fn unpack(mut bytes: &[u8]) -> Option<Self> {
-        let mut take = || {
-            let (length, rest) = bytes.split_first_chunk()?;
-            let (field, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-            bytes = rest;
-            Some((field, rest.is_empty()))
-        };
-        let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
-        let (preference, mut last) = take()?;
-        let mut offer = Self { preference: text(preference)?, transports: Vec::new() };
-        while !last {
-            let (name, _) = take()?;
-            let (able, is_last) = take()?;
-            let able = match able.split_first()? {
-                (b'+', able) => {
-                    let (cost_ns, address) = able.split_first_chunk()?;
-                    Ok(Able { cost_ns: f64::from_le_bytes(*cost_ns), address: address.to_vec() })
+        let mut offer = Self { transports: Vec::new() };
+        while !bytes.is_empty() {
+            let mut take = || {
+                let (length, rest) = bytes.split_first_chunk()?;
+                let (field, rest) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
+                bytes = rest;
+                Some(field)
+            };
+            let text = |field: &[u8]| String::from_utf8(field.to_vec()).ok();
+            let name = text(take()?)?;
+            let able = match take()?.split_first()? {
+                (b'+', cost) => {
+                    let cost_ns = f64::from_le_bytes(cost.try_into().ok()?);
+                    Ok(Able { cost_ns, version: text(take()?)?, address: take()?.to_vec() })
                 }
                 (b'-', reason) => Err(text(reason)?),
                 _ => return None,
             };
-            offer.transports.push((text(name)?, able));
-            last = is_last;
+            offer.transports.push((name, able));
         }
         Some(offer)
     }
@@ -108,24 +108,15 @@ impl Offer {
 }
 
 /// The choice that follows from the offers of all ranks, by rank. `ordered` if the order of names is one of preference.
-pub(crate) fn agree(what: &str, ordered: bool, own: Rank, offers: &[Vec<u8>]) -> Result<Agreed, Disagreement> {
+pub(crate) fn agree(ordered: bool, own: Rank, offers: &[Vec<u8>]) -> Result<Agreed, Disagreement> {
+    const WHAT: &str = "communicator";
     let unpacked = |(rank, bytes): (usize, &Vec<u8>)| {
         Offer::unpack(bytes).ok_or_else(|| {
             let reason = "it sent no offer of transports".to_owned();
-            Disagreement::Error(CommError::Peer { what: what.to_owned(), peer: Rank::new(rank), reason })
+            Disagreement::Error(CommError::Peer { what: WHAT.to_owned(), peer: Rank::new(rank), reason })
         })
     };
     let offers: Vec<Offer> = offers.iter().enumerate().map(unpacked).collect::<Result<_, _>>()?;
-    let given = &offers[own.index()].preference;
-    if let Some(rank) = offers.iter().position(|offer| offer.preference != *given) {
-        return Err(Disagreement::Error(CommError::Mismatch {
-            what: what.to_owned(),
-            field: "transport".to_owned(),
-            given: given.clone(),
-            theirs: offers[rank].preference.clone(),
-            peer: Rank::new(rank),
-        }));
-    }
     let mut reasons = Vec::new();
     let mut best: Option<(f64, Agreed)> = None;
     for (name, _) in &offers[0].transports {
@@ -141,7 +132,19 @@ pub(crate) fn agree(what: &str, ordered: bool, own: Rank, offers: &[Vec<u8>]) ->
             best = Some((cost, Agreed { transport: name.clone(), addresses }));
         }
     }
-    best.map(|(_, agreed)| agreed).ok_or_else(|| Disagreement::NoTransport(reasons.join("; ")))
+    let Some((_, agreed)) = best else { return Err(Disagreement::NoTransport(reasons.join("; "))) };
+    let versions: Vec<_> =
+        offers.iter().flat_map(|offer| offer.able(&agreed.transport)).map(|able| &able.version).collect();
+    match versions.iter().position(|version| *version != versions[own.index()]) {
+        None => Ok(agreed),
+        Some(rank) => Err(Disagreement::Error(CommError::Mismatch {
+            what: WHAT.to_owned(),
+            field: format!("version of transport {}", agreed.transport),
+            given: versions[own.index()].clone(),
+            theirs: versions[rank].clone(),
+            peer: Rank::new(rank),
+        })),
+    }
 }
 
 /// The transport that a communicator over these peers would open if every rank were as this one.
@@ -150,7 +153,7 @@ pub(crate) fn agree(what: &str, ordered: bool, own: Rank, offers: &[Vec<u8>]) ->
 /// The reasons, if none of what was opened reaches all of them.
 pub fn choose(opened: &[Opened], peers: &[Peer], policy: &Policy) -> Result<String, String> {
     let offer = Offer::of(opened, peers, policy).pack();
-    match agree("selection", !policy.transports.is_auto(), Rank(0), &[offer]) {
+    match agree(!policy.transports.is_auto(), Rank(0), &[offer]) {
         Ok(agreed) => Ok(agreed.transport),
         Err(Disagreement::NoTransport(reasons)) => Err(reasons),
         Err(Disagreement::Error(error)) => Err(error.to_string()),
@@ -162,15 +165,15 @@ mod tests {
     use super::*;
 
     fn offer(transports: &[(&str, Result<f64, &str>)]) -> Vec<u8> {
-        let able = |cost: f64| Able { cost_ns: cost, address: format!("at {cost}").into_bytes() };
+        let able =
+            |cost: f64| Able { cost_ns: cost, version: "1".to_owned(), address: format!("at {cost}").into_bytes() };
         let transports =
             transports.iter().map(|(name, cost)| ((*name).to_owned(), cost.map(able).map_err(str::to_owned)));
-        Offer { preference: "any".to_owned(), transports: transports.collect() }.pack()
+        Offer { transports: transports.collect() }.pack()
     }
 
     fn chosen(ordered: bool, offers: &[Vec<u8>]) -> String {
-        let all: Vec<_> =
-            (0..offers.len()).map(|own| agree("world", ordered, Rank::new(own), offers).unwrap()).collect();
+        let all: Vec<_> = (0..offers.len()).map(|own| agree(ordered, Rank::new(own), offers).unwrap()).collect();
         assert!(all.iter().all(|agreed| *agreed == all[0]), "every rank comes to the same choice");
         all[0].transport.clone()
     }
@@ -191,7 +194,7 @@ mod tests {
         let all = offer(&[("a", Ok(1.0)), ("b", Ok(2.0))]);
         assert_eq!(chosen(true, &[all.clone(), offer(&[("a", Err("no device")), ("b", Ok(2.0))])]), "b");
         assert_eq!(chosen(true, &[all.clone(), offer(&[("b", Ok(2.0))])]), "b");
-        let none = agree("world", true, Rank(0), &[all, offer(&[("a", Err("no device"))])]);
+        let none = agree(true, Rank(0), &[all, offer(&[("a", Err("no device"))])]);
         let Err(Disagreement::NoTransport(reasons)) = none else { panic!("{none:?}") };
         assert_eq!(reasons, "a: rank 1: no device; b: rank 1: it has no transport of that name");
     }
@@ -199,17 +202,18 @@ mod tests {
     #[test]
     fn addresses_are_by_rank() {
         let offers = [offer(&[("a", Ok(1.0))]), offer(&[("a", Ok(2.0))])];
-        let agreed = agree("world", true, Rank(1), &offers).unwrap();
+        let agreed = agree(true, Rank(1), &offers).unwrap();
         assert_eq!(agreed.addresses, [b"at 1", b"at 2"]);
     }
 
     #[test]
-    fn ranks_that_were_asked_for_different_things_say_so() {
-        let offers = ["shm", "shm,rdma"].map(|it| Offer { preference: it.to_owned(), transports: Vec::new() }.pack());
-        let Err(Disagreement::Error(error)) = agree("world", true, Rank(0), &offers) else { panic!("it agreed") };
+    fn ranks_with_different_versions_say_so() {
+        let able = |version: &str| Able { cost_ns: 1.0, version: version.to_owned(), address: Vec::new() };
+        let offers = ["1", "1", "2"].map(|it| Offer { transports: vec![("a".to_owned(), Ok(able(it)))] }.pack());
+        let Err(Disagreement::Error(error)) = agree(true, Rank(0), &offers) else { panic!("it agreed") };
         assert_eq!(
             error.to_string(),
-            "world: transport is shm here and shm,rdma on rank 1; every rank must be given the same"
+            "communicator: version of transport a is 1 here and 2 on rank 2; every rank must be given the same"
         );
     }
 
@@ -218,10 +222,10 @@ mod tests {
         let good = offer(&[("a", Ok(1.0)), ("b", Err("no"))]);
         assert_eq!(Offer::unpack(&good).map(|offer| offer.pack()), Some(good.clone()));
         let whole: Vec<_> = (0..good.len()).filter(|&end| Offer::unpack(&good[..end]).is_some()).collect();
-        // Ends of fields are ends of shorter offers; nothing else is.
+        // The end of a transport is the end of a shorter offer; nothing else is, but nothing.
         assert_eq!(whole.len(), 2, "{whole:?}");
         assert_eq!(Offer::unpack(&[0xff; 64]), None);
-        let error = agree("world", true, Rank(0), &[good, b"nonsense".to_vec()]);
+        let error = agree(true, Rank(0), &[good, b"nonsense".to_vec()]);
         assert!(matches!(error, Err(Disagreement::Error(CommError::Peer { peer: Rank(1), .. }))), "{error:?}");
     }
 }

@@ -81,7 +81,7 @@ impl Opened {
             times.min_by(f64::total_cmp).ok_or_else(unreachable)
         };
         let cost_ns = peers.iter().map(cost_to).sum::<Result<f64, String>>()?;
-        Ok(Able { cost_ns, address: transport.address() })
+        Ok(Able { cost_ns, version: transport.info().version.to_owned(), address: transport.address() })
     }
 
     /// The transport.
