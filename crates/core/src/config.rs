@@ -213,8 +213,12 @@ variables! {
     /// Path of a TOML file with more settings, which override the environment.
     "CAMPANILE_CONFIG": Process, config_file, with_config_file: Option<String> = "unset", Kind::OPTIONAL_TEXT;
 
-    /// Name of the transport that connects the ranks, one of those that `campanile info` lists.
+    /// Name of the transport that connects the ranks, one of those that `campanile info` lists; or the path of a plugin's
+    /// file.
     "CAMPANILE_TRANSPORT": Job, transport, with_transport: String = "shm", Kind::TEXT;
+
+    /// Folders that are searched for plugins, files named `libcampanile_*.so`; with colons in between.
+    "CAMPANILE_PLUGIN_PATH": Job, plugin_path, with_plugin_path: Option<String> = "unset", Kind::OPTIONAL_TEXT;
 
     /// Upper bound of every wait, on the host and on devices; when it is reached the wait ends in an error that names
     /// the peer.
