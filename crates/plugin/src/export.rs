@@ -161,7 +161,7 @@ unsafe extern "C" fn probe(ctx: *mut c_void, devices: *const abi::DeviceSink, er
                 };
                 ((*devices).device)((*devices).ctx, text::lend(&probed.device), usable, text::lend(detail));
             }
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }
@@ -188,7 +188,7 @@ unsafe extern "C" fn open(
             };
             let opened = root(ctx).plugin.open(&text::copy(device), options)?;
             *transport = transport::export(opened);
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }

@@ -43,12 +43,14 @@ pub(crate) unsafe fn from_abi<'a>(ops: *const abi::Op, count: usize) -> Result<&
     }
     // SAFETY: the caller's promise; only the tags and lengths that the kind has are read.
     let list = unsafe { std::slice::from_raw_parts(ops, count) };
+    // Lists of puts, which have no tag but their own, are looked at without a branch an operation.
+    let other = list.iter().fold(0, |other, op| other | (op.kind ^ abi::OP_PUT));
     // SAFETY: as above.
-    match list.iter().position(|op| !unsafe { is_valid(op) }) {
-        Some(index) => Err(index),
-        // SAFETY: the same layout (asserted above), and every tag is one of the enum's (checked).
-        None => Ok(unsafe { std::slice::from_raw_parts(ops.cast(), count) }),
+    if let Some(index) = (other != 0).then(|| list.iter().position(|op| !unsafe { is_valid(op) })).flatten() {
+        return Err(index);
     }
+    // SAFETY: the same layout (asserted above), and every tag is one of the enum's (checked).
+    Ok(unsafe { std::slice::from_raw_parts(ops.cast(), count) })
 }
 
 /// # Safety
@@ -57,8 +59,12 @@ pub(crate) unsafe fn from_abi<'a>(ops: *const abi::Op, count: usize) -> Result<&
 unsafe fn is_valid(op: &abi::Op) -> bool {
     let signal =
         |signal: &abi::SignalUpdate| signal.action <= abi::SIGNAL_ADD && signal.strength <= abi::STRENGTH_STRONG;
+    // The usual one first.
+    if op.kind == abi::OP_PUT {
+        return true;
+    }
     match op.kind {
-        abi::OP_PUT | abi::OP_GET | abi::OP_FENCE => true,
+        abi::OP_GET | abi::OP_FENCE => true,
         // SAFETY: the caller's promise, here and below.
         abi::OP_PUT_SIGNAL => signal(unsafe { &op.payload.put_signal.signal }),
         // SAFETY: as above.
