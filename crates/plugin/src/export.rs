@@ -21,8 +21,7 @@ use crate::failure::Failure;
 use crate::text;
 use guard::{answer, caught, guard};
 
-/// Makes a library of the crate that calls it: the entry symbol, for a [`TransportPlugin`] that stands in a constant
-/// expression.
+/// Makes a library of the crate that calls it: the entry symbol, for the [`TransportPlugin`] that the expression makes, once.
 ///
 /// The crate is a `cdylib` with nothing else in it:
 ///
@@ -53,7 +52,9 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         extern "C" fn campanile_transport_plugin(host_major: u32) -> *const $crate::abi::Plugin {
             static EXPORTED: ::std::sync::OnceLock<$crate::Exported> = ::std::sync::OnceLock::new();
-            $crate::Exported::entry(&EXPORTED, host_major, || (&$plugin, $vendor))
+            $crate::Exported::entry(&EXPORTED, host_major, || {
+                (::std::boxed::Box::leak(::std::boxed::Box::new($plugin)), $vendor)
+            })
         }
     };
 }
