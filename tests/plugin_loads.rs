@@ -1,12 +1,16 @@
 //! Files that are plugins, files that are not, and what is said of them.
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile::TransportPlugin;
 use campanile::core::{OpenError, OpenOptions, Probed, Rank};
 use campanile_plugin::{LoadError, Loader, SearchError, Shim, abi};
 use tempfile::TempDir;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
 
 #[path = "plugins/compiler.rs"]
 mod compiler;
@@ -167,6 +171,58 @@ fn a_panic_is_an_error_that_names_the_function() {
     let file = library::of_cargo(&["--package", "campanile-tests", "--example", "panicking_plugin"]);
     let text = Loader::default().load_file(&file).err().unwrap().to_string();
     assert!(text.contains("init: panic in info: who am I?"), "{text}");
+}
+
+/// Keeps the events of its thread, as lines.
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!("{field}={value:?} "));
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(format!("{} ", event.metadata().level()));
+        event.record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn a_plugin_writes_into_the_log_of_the_host() {
+    let folder = folder();
+    let Some(file) = plugin(&folder, &["-DLOG"]) else { return };
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let subscriber = Lines(Arc::clone(&lines));
+    tracing::subscriber::with_default(subscriber, || Loader::default().load_file(&file)).unwrap();
+    let lines = lines.lock().unwrap();
+    let told = lines.iter().any(|line| line.starts_with("WARN") && line.contains("hello from C"));
+    assert_eq!(
+        lines.iter().filter(|line| line.contains("hello")).count(),
+        1,
+        "the child's log goes nowhere: {lines:?}"
+    );
+    assert!(told && lines.iter().any(|line| line.contains("from=\"c\"")), "{lines:?}");
 }
 
 fn paths(refused: &[SearchError]) -> Vec<&Path> {

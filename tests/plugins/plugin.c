@@ -9,6 +9,7 @@
  *   CRASH         a constructor crashes
  *   LEAVE         a constructor ends the process
  *   REFUSE        `init` returns an error
+ *   LOG           `init` writes into the log
  *   UNDEFINED     it needs a symbol that nobody has
  *   DEPENDS       it calls libabsent.so */
 #include <campanile/transport.h>
@@ -64,6 +65,10 @@ static int32_t init(void *ctx, const CampanileHost *host, CampanileError *error)
   (void)ctx;
 #ifdef REFUSE
   return fail(error, CAMPANILE_STATUS_FAILED, "no licence for this machine");
+#endif
+#ifdef LOG
+  CampanileText target = TEXT("c"), line = TEXT("hello from C");
+  host->log(host->ctx, CAMPANILE_LOG_WARN, target, line);
 #endif
   if (host->abi_major != CAMPANILE_MAJOR || !CAMPANILE_HAS(host, tracer)) {
     return fail(error, CAMPANILE_STATUS_FAILED, "the host is not what its header says");
