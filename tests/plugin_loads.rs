@@ -267,5 +267,6 @@ fn a_search_tells_of_everything() {
     has(&[&format!("plugin {}", same_2.display()), &same_1.display(), &"\"same\""]);
     has(&[&taken.display(), &"linked in", &format!("CAMPANILE_TRANSPORT={}", taken.display())]);
     assert!(paths(&search.refused).contains(&taken.as_path()));
+    assert_eq!(search.refused.iter().filter(|error| error.name() == Some("same")).count(), 2);
     assert!(Loader::default().search("", &[]).refused.is_empty());
 }

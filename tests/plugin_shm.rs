@@ -213,6 +213,7 @@ fn faults_and_departures() {
         assert_eq!(comm.transport().poll_event(), None);
         let survivors = comm.mask(&[2])?;
         assert_eq!((survivors.ranks(), comm.transport().fault()), (2, None));
+        survivors.gather("no fault is seen", &[])?;
         if comm.rank() == 0 {
             let fault = Fault { culprit: Rank(0), kind: FaultKind::Aborted, reporter: Rank(0) };
             assert_eq!(comm.transport().report(fault), fault);
