@@ -21,6 +21,8 @@ const LICENCES: [&str; 9] = [
 ];
 /// Packages that build or bind foreign code at build time.
 const REFUSED: [&str; 6] = ["bindgen", "cmake", "cc", "pkg-config", "vcpkg", "autotools"];
+/// Tools with a licence of their own: of files only, and in nothing that is shipped. `xtask` alone may have them.
+const TOOLS: [(&str, &str); 1] = [("cbindgen", "MPL-2.0")];
 
 #[derive(Deserialize)]
 struct Metadata {
@@ -33,6 +35,12 @@ struct Package {
     version: String,
     license: Option<String>,
     links: Option<String>,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
 }
 
 pub fn check() -> anyhow::Result<()> {
@@ -62,7 +70,14 @@ fn objection(package: &Package) -> Option<String> {
     if let Some(links) = package.links.as_deref().filter(|links| !links.starts_with("rayon")) {
         return Some(format!("{name} links {links}; load the library at run time"));
     }
+    let tool = |dependency: &&Dependency| TOOLS.iter().any(|(tool, _)| *tool == dependency.name);
+    if let Some(tool) = package.dependencies.iter().find(tool).filter(|_| package.name != "xtask") {
+        return Some(format!("{name} depends on {}, a tool that only xtask may have", tool.name));
+    }
     let licence = package.license.as_deref().unwrap_or("none");
+    if TOOLS.contains(&(package.name.as_str(), licence)) {
+        return None;
+    }
     (!allowed(licence)).then(|| format!("{name} has licence {licence}"))
 }
 
@@ -95,9 +110,26 @@ mod tests {
             version: "1.0.0".to_owned(),
             license: Some("MIT".to_owned()),
             links: links.map(str::to_owned),
+            dependencies: Vec::new(),
         };
         assert!(objection(&package("bindgen", None)).is_some());
         assert!(objection(&package("ibverbs-sys", Some("ibverbs"))).is_some());
         assert!(objection(&package("serde", None)).is_none());
+    }
+
+    #[test]
+    fn only_xtask_may_have_a_tool() {
+        let package = |name: &str, license: &str, dependency: &str| Package {
+            name: name.to_owned(),
+            version: "1.0.0".to_owned(),
+            license: Some(license.to_owned()),
+            links: None,
+            dependencies: vec![Dependency { name: dependency.to_owned() }],
+        };
+        assert!(objection(&package("cbindgen", "MPL-2.0", "serde")).is_none());
+        assert!(objection(&package("other", "MPL-2.0", "serde")).is_some());
+        assert!(objection(&package("cbindgen", "GPL-3.0", "serde")).is_some());
+        assert!(objection(&package("xtask", "MIT", "cbindgen")).is_none());
+        assert!(objection(&package("campanile-abi", "MIT", "cbindgen")).is_some());
     }
 }

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 mod cargo;
 mod dependencies;
+mod headers;
 mod links;
 
 #[derive(Parser)]
@@ -31,6 +32,8 @@ enum Command {
     Doc,
     /// Licences and build requirements of all dependencies
     Dependencies,
+    /// Write the C header of the plugin boundary; `validate` checks that it is fresh
+    Headers,
     /// Relative links of all Markdown files
     Links,
     /// The loom models of the doorbell queue and of the MoE protocol
@@ -40,10 +43,11 @@ enum Command {
 /// A check: its name and what it runs.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 7] = [
     ("format", cargo::format),
     ("links", links::check),
     ("dependencies", dependencies::check),
+    ("headers", headers::check),
     ("lint", cargo::lint),
     ("doc", cargo::doc),
     ("loom", cargo::loom),
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
         Command::Lint => Some("lint"),
         Command::Doc => Some("doc"),
         Command::Dependencies => Some("dependencies"),
+        Command::Headers => return write_headers(),
         Command::Links => Some("links"),
         Command::Loom => Some("loom"),
     };
@@ -77,4 +82,14 @@ fn main() -> ExitCode {
     }
     eprintln!("validate: FAILED: {}", failed.join(", "));
     ExitCode::FAILURE
+}
+
+fn write_headers() -> ExitCode {
+    match headers::write() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("headers: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

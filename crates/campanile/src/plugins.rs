@@ -1,11 +1,13 @@
 //! The transports that a program can use.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use campanile_core::selection::Preference;
-use campanile_core::{CommOptions, Config, ConfigError, TransportPlugin};
+use campanile_core::{CommOptions, Config, ConfigError, Source, TransportPlugin};
+use campanile_plugin::Loader;
 use campanile_shm::ShmPlugin;
+use campanile_testkit::decorate::Stack;
 
 /// Where a transport came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,25 +30,31 @@ impl std::fmt::Display for Origin {
 /// A transport and where it came from.
 #[derive(Clone)]
 pub struct Plugin {
-    /// The transport.
+    name: &'static str,
+    /// The transport, with its decorators.
     pub transport: Arc<dyn TransportPlugin>,
     /// Where it came from.
     pub origin: Origin,
 }
 
 impl Plugin {
-    /// Name of the transport.
+    /// One without decorators.
+    pub fn new(transport: Arc<dyn TransportPlugin>, origin: Origin) -> Self {
+        Self { name: transport.info().name, transport, origin }
+    }
+
+    /// The name by which it is chosen: without its decorators.
     pub fn name(&self) -> &'static str {
-        self.transport.info().name
+        self.name
     }
 }
 
-/// A file that is no transport that can be used, and why.
+/// A file or folder that gives no transport that can be used, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The file.
+    /// The file or folder.
     pub path: PathBuf,
-    /// Why.
+    /// Why, in a sentence that names it.
     pub reason: String,
 }
 
@@ -69,67 +77,75 @@ pub struct Plugins {
 impl Plugins {
     /// Those that are linked in.
     pub fn linked() -> Self {
-        Self { plugins: vec![Plugin { transport: Arc::new(ShmPlugin), origin: Origin::Linked }], refused: Vec::new() }
+        Self { plugins: vec![Plugin::new(Arc::new(ShmPlugin), Origin::Linked)], refused: Vec::new() }
     }
 
-    /// Those that a process with this configuration can use.
+    /// Those that a process with this configuration can use: linked in, named by the path of a file, found in the
+    /// folders of `CAMPANILE_PLUGIN_PATH`; each with the decorators of `CAMPANILE_DECORATE` around it.
     ///
     /// # Errors
     /// As [`preference`](Self::preference): a configuration that names a transport that is not there is of no use.
+    /// [`ConfigError::Value`] for decorators that are none.
     pub fn of(config: &Config) -> Result<Self, ConfigError> {
-        let plugins = Self::linked();
+        let mut plugins = Self::linked();
+        let loader = Loader::default();
+        for name in config.transport().names().iter().filter(|name| name.contains('/')) {
+            let loaded = loader.load_file(Path::new(name));
+            let loaded = loaded.map(|imported| Arc::new(imported) as Arc<dyn TransportPlugin>);
+            plugins = plugins.with_file(PathBuf::from(name), loaded.map_err(|error| error.to_string()));
+        }
+        if let Some(folders) = config.plugin_path() {
+            let taken: Vec<_> = plugins.iter().map(Plugin::name).collect();
+            let search = loader.search(&folders, &taken);
+            for error in search.refused {
+                plugins.refused.push(Refused { path: error.path().to_owned(), reason: error.to_string() });
+            }
+            for found in search.found {
+                match loader.load(&found.path) {
+                    Ok(imported) => plugins.plugins.push(Plugin::new(Arc::new(imported), Origin::File(found.path))),
+                    Err(error) => plugins.refused.push(Refused { path: found.path, reason: error.to_string() }),
+                }
+            }
+        }
+        if let Some(text) = config.decorate() {
+            let stack = Stack::parse(&text).map_err(|error| ConfigError::Value {
+                name: "CAMPANILE_DECORATE".to_owned(),
+                given: text,
+                origin: config.source("CAMPANILE_DECORATE").unwrap_or(Source::Code),
+                allowed: format!("decorators joined by +, as throttle(latency=5us)+stats ({error})"),
+            })?;
+            plugins = plugins.decorated(&stack);
+        }
         plugins.preference(config)?;
         Ok(plugins)
     }
 
-    /// With what a search of directories found: each file's transport, or why it was refused. Of files that give one name
-    /// none is used, because nobody said which; nor is a file that gives the name of a transport that is there already.
+    /// With another transport, in the place of one of its name.
     #[must_use]
-    pub fn with_found(
-        mut self,
-        found: impl IntoIterator<Item = (PathBuf, Result<Arc<dyn TransportPlugin>, String>)>,
-    ) -> Self {
-        let mut plugins: Vec<(PathBuf, Arc<dyn TransportPlugin>)> = Vec::new();
-        for (path, loaded) in found {
-            match loaded {
-                Ok(transport) => plugins.push((path, transport)),
-                Err(reason) => self.refused.push(Refused { path, reason }),
-            }
-        }
-        let before = self.plugins.len();
-        for (path, transport) in &plugins {
-            let name = transport.info().name;
-            let same = plugins.iter().filter(|(_, other)| other.info().name == name);
-            let same: Vec<_> = same.map(|(path, _)| path.display().to_string()).collect();
-            let there = self.plugins[..before].iter().find(|plugin| plugin.name() == name);
-            let reason = match there {
-                Some(plugin) => format!("transport {name} is there already ({})", plugin.origin),
-                None if same.len() > 1 => format!("{} give transport {name}", same.join(" and ")),
-                None => {
-                    let origin = Origin::File(path.clone());
-                    self.plugins.push(Plugin { transport: Arc::clone(transport), origin });
-                    continue;
-                }
-            };
-            let reason = format!("{reason}; set CAMPANILE_TRANSPORT to a path to choose one");
-            self.refused.push(Refused { path: path.clone(), reason });
+    pub fn with(mut self, plugin: Plugin) -> Self {
+        self.plugins.retain(|other| other.name != plugin.name);
+        self.plugins.push(plugin);
+        self
+    }
+
+    /// With decorators around every transport.
+    #[must_use]
+    pub fn decorated(mut self, stack: &Stack) -> Self {
+        for plugin in &mut self.plugins {
+            plugin.transport = stack.apply(Arc::clone(&plugin.transport));
         }
         self
     }
 
-    /// With the transport of a file that somebody named by its path: it takes the place of another one of its name.
-    #[must_use]
-    pub fn with_file(mut self, path: PathBuf, loaded: Result<Arc<dyn TransportPlugin>, String>) -> Self {
-        self.refused.retain(|refused| refused.path != path);
+    /// With the transport of a file that somebody named by its path.
+    fn with_file(mut self, path: PathBuf, loaded: Result<Arc<dyn TransportPlugin>, String>) -> Self {
         match loaded {
-            Ok(transport) => {
-                let name = transport.info().name;
-                self.plugins.retain(|plugin| plugin.name() != name);
-                self.plugins.push(Plugin { transport, origin: Origin::File(path) });
+            Ok(transport) => self.with(Plugin::new(transport, Origin::File(path))),
+            Err(reason) => {
+                self.refused.push(Refused { path, reason });
+                self
             }
-            Err(reason) => self.refused.push(Refused { path, reason }),
         }
-        self
     }
 
     /// The transports.
@@ -147,12 +163,11 @@ impl Plugins {
         &self.refused
     }
 
-    /// The preference that `config` gives, with names for paths.
+    /// The preference that `config` gives, in the names that the transports have with their decorators.
     ///
     /// # Errors
     /// [`ConfigError::Value`] if it names what is not there, with what is, and the files that were refused.
     pub fn preference(&self, config: &Config) -> Result<Preference, ConfigError> {
-        let names: Vec<_> = self.plugins.iter().map(Plugin::name).collect();
         let by_path = |given: &str| {
             let of = |plugin: &&Plugin| plugin.origin == Origin::File(PathBuf::from(given));
             self.plugins.iter().find(of).map(Plugin::name)
@@ -161,12 +176,18 @@ impl Plugins {
         let names_of = preference.names().iter().map(|given| by_path(given).unwrap_or(given));
         // None if it is auto, which has no names, or if a path and a name mean one transport, which is refused below.
         let resolved = Preference::of(names_of).unwrap_or(preference);
+        let names: Vec<_> = self.plugins.iter().map(Plugin::name).collect();
         match config.check_transport(&resolved, &names) {
-            Ok(()) => Ok(resolved),
+            Ok(()) => {
+                let decorated = |name: &String| {
+                    let plugin = self.plugins.iter().find(|plugin| plugin.name == name);
+                    plugin.map_or(name.clone(), |plugin| plugin.transport.info().name.to_owned())
+                };
+                Ok(Preference::of(resolved.names().iter().map(decorated)).unwrap_or(resolved))
+            }
             Err(ConfigError::Value { name, given, origin, allowed }) if !self.refused.is_empty() => {
-                let refused =
-                    self.refused.iter().map(|Refused { path, reason }| format!("{}: {reason}", path.display()));
-                let allowed = format!("{allowed}; refused: {}", refused.collect::<Vec<_>>().join("; "));
+                let refused: Vec<_> = self.refused.iter().map(|refused| refused.reason.as_str()).collect();
+                let allowed = format!("{allowed}; refused: {}", refused.join("; "));
                 Err(ConfigError::Value { name, given, origin, allowed })
             }
             Err(error) => Err(error),

@@ -56,7 +56,7 @@ fn what_must_be_equal_is_named_with_the_rank_that_differs() {
     for (plugin, options, expected, value) in cases {
         for (rank, result) in world(&plugin, options).into_iter().enumerate() {
             let Err(CommError::Mismatch { field, given, theirs, peer, .. }) = result else {
-                panic!("{expected} differs");
+                panic!("{expected} differs, rank {rank} got {:?}", result.err());
             };
             assert_eq!((field.as_str(), peer.index()), (expected, if rank == 2 { 0 } else { 2 }));
             assert_eq!(if rank == 2 { given } else { theirs }, value);

@@ -9,8 +9,8 @@ use campanile::core::selection::Preference;
 use campanile::core::{OpKind, OpenError, OpenOptions, Probed, TransportInfo};
 use campanile::shm::ShmPlugin;
 use campanile::{
-    Barrier, CommError, CommOptions, Communicator, Config, Explanation, MemoryKind, Origin, Path, Plugins, Rank,
-    Transport, TransportPlugin, threads, threads_over,
+    Barrier, CommError, CommOptions, Communicator, Config, Explanation, MemoryKind, Origin, Path, Plugin, Plugins,
+    Rank, Transport, TransportPlugin, threads, threads_over,
 };
 
 /// Shared memory under another name, that some ranks cannot open.
@@ -130,70 +130,50 @@ fn the_forced_path_is_the_path_of_windows() {
 
 #[test]
 fn threads_run_over_the_plugins_that_they_are_given() {
-    let plugins = Plugins::default().with_found([file("/p/libfast.so", "fast")]);
+    let plugins = Plugins::default().with(file("/p/libfast.so", "fast"));
     let options = CommOptions { transports: Preference::parse("fast").unwrap(), ..CommOptions::default() };
     let over = |plugins: &Plugins| threads_over(plugins, 2, &options, |comm| Barrier::new(&comm)?.wait());
     assert!(over(&plugins).into_iter().all(|rank| rank.is_ok()));
     assert!(over(&Plugins::linked()).into_iter().all(|rank| matches!(rank, Err(CommError::NoTransport { .. }))));
 }
 
-fn found(plugins: &Plugins) -> Vec<(&'static str, String)> {
-    plugins.iter().map(|plugin| (plugin.name(), plugin.origin.to_string())).collect()
-}
-
-fn refused(plugins: &Plugins) -> Vec<String> {
-    plugins.refused().iter().map(|refused| format!("{}: {}", refused.path.display(), refused.reason)).collect()
-}
-
-type Found = (PathBuf, Result<Arc<dyn TransportPlugin>, String>);
-
-fn file(path: &str, name: &'static str) -> Found {
-    (PathBuf::from(path), Ok(Arc::new(alias(name, 9))))
+fn file(path: &str, name: &'static str) -> Plugin {
+    Plugin::new(Arc::new(alias(name, 9)), Origin::File(PathBuf::from(path)))
 }
 
 #[test]
-fn names_are_unique_and_nobody_guesses() {
-    let broken: Found = (PathBuf::from("/p/readme.so"), Err("it is no library".to_owned()));
-    let plugins = Plugins::linked().with_found([
-        file("/p/a.so", "mmap"),
-        broken,
-        file("/q/b.so", "mmap"),
-        file("/p/c.so", "shm"),
-        file("/p/d.so", "tcp"),
-    ]);
-    assert_eq!(found(&plugins), [("shm", "linked in".to_owned()), ("tcp", "/p/d.so".to_owned())]);
-    let choose = "; set CAMPANILE_TRANSPORT to a path to choose one";
-    assert_eq!(
-        refused(&plugins),
-        [
-            "/p/readme.so: it is no library".to_owned(),
-            format!("/p/a.so: /p/a.so and /q/b.so give transport mmap{choose}"),
-            format!("/q/b.so: /p/a.so and /q/b.so give transport mmap{choose}"),
-            format!("/p/c.so: transport shm is there already (linked in){choose}"),
-        ]
-    );
-    // Who names a path gets it.
-    let (path, loaded) = file("/p/c.so", "shm");
-    let plugins = plugins.with_file(path.clone(), loaded);
-    assert_eq!(plugins.iter().find(|plugin| plugin.name() == "shm").unwrap().origin, Origin::File(path));
-    assert!(!refused(&plugins).iter().any(|line| line.starts_with("/p/c.so")));
+fn names_are_unique() {
+    let plugins = Plugins::linked().with(file("/p/d.so", "tcp")).with(file("/p/c.so", "shm"));
+    let found: Vec<_> = plugins.iter().map(|plugin| (plugin.name(), plugin.origin.to_string())).collect();
+    assert_eq!(found, [("tcp", "/p/d.so".to_owned()), ("shm", "/p/c.so".to_owned())]);
+}
+
+#[test]
+fn decorators_do_not_change_the_name_that_is_chosen() {
+    let config = Config::load([("CAMPANILE_TRANSPORT", "shm"), ("CAMPANILE_DECORATE", "plain+stats")], None).unwrap();
+    let plugins = Plugins::of(&config).unwrap();
+    assert_eq!(plugins.iter().next().unwrap().name(), "shm");
+    assert_eq!(plugins.preference(&config).unwrap().to_string(), "shm+plain+stats");
+    let bad = Config::load([("CAMPANILE_DECORATE", "stast")], None).unwrap();
+    let error = Plugins::of(&bad).err().unwrap().to_string();
+    assert!(error.contains("CAMPANILE_DECORATE") && error.contains("stats"), "{error}");
 }
 
 #[test]
 fn a_configuration_names_transports_by_name_or_path() {
-    let plugins = Plugins::linked().with_found([file("/p/d.so", "tcp"), (PathBuf::from("/p/e.so"), Err("why".into()))]);
+    let plugins = Plugins::linked().with(file("/p/d.so", "tcp"));
     let preference = |text: &str| {
         let config = Config::load([("CAMPANILE_TRANSPORT", text)], None).unwrap();
         plugins.preference(&config).map(|preference| preference.to_string()).map_err(|error| error.to_string())
     };
     assert_eq!(preference("auto"), Ok("auto".to_owned()));
     assert_eq!(preference("/p/d.so,shm"), Ok("tcp,shm".to_owned()));
-    for given in ["rdma", "/p/e.so", "shm,rdma"] {
+    for given in ["rdma", "/p/other.so", "shm,rdma"] {
         assert_eq!(
             preference(given),
             Err(format!(
                 "CAMPANILE_TRANSPORT = {given:?} (from environment) is not allowed; it takes auto or, in order of \
-                 preference, any of shm, tcp; refused: /p/e.so: why"
+                 preference, any of shm, tcp"
             ))
         );
     }
@@ -203,8 +183,7 @@ fn a_configuration_names_transports_by_name_or_path() {
 
 #[test]
 fn an_explanation_says_what_a_communicator_would_open_or_why_none() {
-    let plugins = Plugins::linked()
-        .with_found([(PathBuf::from("/p/a.so"), Ok(Arc::new(alias("broken", 0)) as Arc<dyn TransportPlugin>))]);
+    let plugins = Plugins::linked().with(Plugin::new(Arc::new(alias("broken", 0)), Origin::Linked));
     let explain = |transports: &str| {
         let config = Config::load([("CAMPANILE_TRANSPORT", transports)], None).unwrap();
         Explanation::new(&plugins, &config, 3).unwrap()

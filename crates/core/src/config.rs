@@ -219,7 +219,7 @@ variables! {
     /// all ranks at the least cost, with names the first one that can run.
     "CAMPANILE_TRANSPORT": Job, transport, with_transport: Preference = "auto", Kind::PREFERENCE;
 
-    /// Directories in which plugins are searched for, separated by colons.
+    /// Folders that are searched for plugins, files named `libcampanile_*.so`; with colons in between.
     "CAMPANILE_PLUGIN_PATH": Job, plugin_path, with_plugin_path: Option<String> = "unset", Kind::OPTIONAL_TEXT;
 
     /// Decorators around the transport, innermost first, as throttle(latency=5us, bandwidth=1GB/s)+stats.

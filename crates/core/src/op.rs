@@ -1,6 +1,7 @@
 //! Operations: what can be posted to a queue.
 //!
-//! Plain data. Addresses are (region, offset) on both sides; results go to (region, offset).
+//! Plain data. Addresses are (region, offset) on both sides; results go to (region, offset). The layout is that of the
+//! plugin boundary, so that a list crosses it as it lies; `campanile-plugin` checks that at compile time.
 
 use std::fmt;
 
@@ -8,6 +9,7 @@ use crate::{RegionKey, RemoteKey, SignalAction, Strength};
 
 /// A place in this rank's registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct LocalAddress {
     /// The region.
     pub region: RegionKey,
@@ -17,6 +19,7 @@ pub struct LocalAddress {
 
 /// A place in a peer's imported memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct RemoteAddress {
     /// The region.
     pub region: RemoteKey,
@@ -26,19 +29,21 @@ pub struct RemoteAddress {
 
 /// The change of a signal word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct SignalUpdate {
     /// The word, 8-byte aligned.
     pub target: RemoteAddress,
-    /// How it changes.
-    pub action: SignalAction,
     /// By what.
     pub value: u64,
+    /// How it changes.
+    pub action: SignalAction,
     /// What it promises once it is visible.
     pub strength: Strength,
 }
 
 /// Up to [`Inline::MAX`] bytes that travel inside the operation; the source is reusable at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Inline {
     bytes: [u8; Self::MAX],
     len: u8,
@@ -46,7 +51,7 @@ pub struct Inline {
 
 impl Inline {
     /// Most bytes that fit. A backend may take fewer: see [`Caps::inline_bytes`](crate::Caps::inline_bytes).
-    pub const MAX: usize = 32;
+    pub const MAX: usize = 64;
 
     /// These bytes, or `None` if they are more than [`MAX`](Self::MAX).
     pub fn new(data: &[u8]) -> Option<Self> {
@@ -63,39 +68,41 @@ impl Inline {
 
 /// An atomic on a 64-bit word of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, u32)]
 pub enum AtomicOp {
     /// `word += operand`.
     Add {
         /// What to add.
         operand: u64,
-    },
+    } = 0,
     /// `word += operand`, the old value goes to `result`.
     FetchAdd {
         /// What to add.
         operand: u64,
         /// Where the old value goes.
         result: LocalAddress,
-    },
+    } = 1,
     /// `if word == compare { word = swap }`, the old value goes to `result`.
     CompareSwap {
-        /// What the word must be.
-        compare: u64,
         /// What it becomes.
         swap: u64,
         /// Where the old value goes.
         result: LocalAddress,
-    },
+        /// What the word must be.
+        compare: u64,
+    } = 2,
     /// `word = value`, the old value goes to `result`.
     Swap {
         /// What it becomes.
         value: u64,
         /// Where the old value goes.
         result: LocalAddress,
-    },
+    } = 3,
 }
 
 /// An operation. 0 bytes is legal everywhere: nothing moves, a bundled signal still fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, u32)]
 #[non_exhaustive]
 pub enum Op {
     /// Local memory to a peer.
@@ -106,7 +113,7 @@ pub enum Op {
         target: RemoteAddress,
         /// How many.
         bytes: u64,
-    },
+    } = 1,
     /// A put and a signal in one reservation.
     PutSignal {
         /// From; unchanged by the caller until local completion.
@@ -117,16 +124,16 @@ pub enum Op {
         bytes: u64,
         /// Fires after the bytes.
         signal: SignalUpdate,
-    },
+    } = 2,
     /// Bytes that travel inside the operation.
     PutInline {
         /// The bytes.
         data: Inline,
         /// To.
         target: RemoteAddress,
-    },
+    } = 3,
     /// A signal without a put.
-    Signal(SignalUpdate),
+    Signal(SignalUpdate) = 4,
     /// A peer's memory to local memory.
     Get {
         /// From.
@@ -135,16 +142,16 @@ pub enum Op {
         target: LocalAddress,
         /// How many.
         bytes: u64,
-    },
+    } = 5,
     /// An atomic on a peer's word.
     Atomic {
         /// Which.
         op: AtomicOp,
         /// The word, 8-byte aligned.
         target: RemoteAddress,
-    },
+    } = 6,
     /// Earlier operations are delivered before later ones; completes nothing.
-    Fence,
+    Fence = 7,
 }
 
 /// The kinds of [`Op`], for caps and selection.

@@ -38,7 +38,7 @@ pub struct QueueOptions {
 }
 
 impl QueueOptions {
-    /// Most slots of a queue that a host allocates: some 6 MB of commands.
+    /// Most slots of a queue that a host allocates: some 7 MB of commands.
     pub const MAX_DEPTH: usize = 1 << 16;
 }
 

@@ -14,10 +14,12 @@ use crate::{MemoryKind, Rank};
 
 /// Names one local registration of one transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
 pub struct RegionKey(pub u64);
 
 /// Names one imported region of one transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
 pub struct RemoteKey(pub u64);
 
 /// Memory of this rank that its transport knows.

@@ -69,20 +69,22 @@ impl fmt::Display for WordValue {
 
 /// How a signal changes its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum SignalAction {
     /// The word becomes the value.
-    Set,
+    Set = 0,
     /// The value is added.
-    Add,
+    Add = 1,
 }
 
 /// What a visible signal promises; see [`contract`](crate::contract).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 pub enum Strength {
     /// The put it is bundled with is visible.
-    Weak,
+    Weak = 0,
     /// All earlier puts of the same (queue, peer) are visible.
-    Strong,
+    Strong = 1,
 }
 
 /// One wait for one signal of one peer, with what an error must tell.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::agreement::Able;
 use super::{Candidate, Peer, Policy, rank};
-use crate::{MemoryKind, OpKind, OpenOptions, Shutdown, Transport, TransportPlugin};
+use crate::{MemoryKind, OpKind, OpenOptions, Shutdown, Transport, TransportInfo, TransportPlugin};
 
 /// The size at which transports are compared, in bytes: a few rows of a model's hidden state, where neither latency nor
 /// bandwidth alone decides.
@@ -17,13 +17,14 @@ const MEMORIES: [MemoryKind; 2] = [MemoryKind::Host, MemoryKind::Device(0)];
 pub struct Opened {
     name: String,
     transport: Result<Arc<dyn Transport>, String>,
+    version: String,
     candidate: Candidate,
 }
 
 impl Opened {
     /// Opens `device` of a transport, its first usable one if that is empty, and asks it about all peers.
     pub fn open(plugin: &dyn TransportPlugin, device: &str, options: OpenOptions, peers: &[Peer]) -> Self {
-        let name = plugin.info().name.to_owned();
+        let TransportInfo { name, version, .. } = plugin.info();
         let devices = plugin.probe();
         let usable = devices.iter().find(|probed| probed.usable.is_ok()).map(|probed| probed.device.clone());
         let device = if device.is_empty() { usable } else { Some(device.to_owned()) };
@@ -44,17 +45,18 @@ impl Opened {
         let candidate = match &transport {
             Ok(transport) => {
                 let reach = |peer: &Peer| transport.reach(peer.rank, &peer.node);
-                Candidate::opened(&name, peers, &MEMORIES, reach, |class, memory, op| transport.caps(class, memory, op))
+                Candidate::opened(name, peers, &MEMORIES, reach, |class, memory, op| transport.caps(class, memory, op))
             }
-            Err(reason) => Candidate::unusable(&name, reason),
+            Err(reason) => Candidate::unusable(name, reason),
         };
-        Self { name, transport, candidate: candidate.with_devices(devices) }
+        let (name, version) = (name.to_owned(), version.to_owned());
+        Self { name, version, transport, candidate: candidate.with_devices(devices) }
     }
 
     /// One that is not there.
     pub(crate) fn missing(name: &str, reason: String) -> Self {
         let candidate = Candidate::unusable(name, &reason);
-        Self { name: name.to_owned(), transport: Err(reason), candidate }
+        Self { name: name.to_owned(), version: String::new(), transport: Err(reason), candidate }
     }
 
     /// Name of the transport.
@@ -81,7 +83,7 @@ impl Opened {
             times.min_by(f64::total_cmp).ok_or_else(unreachable)
         };
         let cost_ns = peers.iter().map(cost_to).sum::<Result<f64, String>>()?;
-        Ok(Able { cost_ns, version: transport.info().version.to_owned(), address: transport.address() })
+        Ok(Able { cost_ns, version: self.version.clone(), address: transport.address() })
     }
 
     /// The transport.
