@@ -1,1 +1,4 @@
 //! Conformance suite and decorators for transports.
+
+pub mod conformance;
+pub mod lies;
