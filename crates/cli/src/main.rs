@@ -1,4 +1,5 @@
-//! The `campanile` program: MoE exchanges on files, benchmarks, a launcher, and what there is on this machine.
+//! The `campanile` program: MoE exchanges on files, benchmarks, a launcher, the conformance suite, and what there is on
+//! this machine.
 //!
 //! Exit code 0 is good, 2 is bad input or usage, 1 is a failure. With `--json` standard output is exactly one JSON
 //! object; everything else goes to standard error.
@@ -9,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod buffer;
+mod check;
 mod exit;
 mod info;
 mod job;
@@ -39,6 +41,8 @@ enum Command {
     Bench(bench::Command),
     /// Start N ranks of a program on this machine
     Run(run::Args),
+    /// Prove that a transport keeps the contract, on this machine
+    Check(check::Args),
     /// Show transports, configuration and this machine
     Info(info::Args),
     /// One rank of a job that another `campanile` started
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Command::Moe(args) => moe::main(&args),
         Command::Bench(command) => bench::main(&command),
         Command::Run(args) => run::main(&args),
+        Command::Check(args) => check::main(&args),
         Command::Info(args) => info::main(&args),
         Command::Rank { job } => job::main(&job),
     };

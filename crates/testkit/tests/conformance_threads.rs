@@ -17,6 +17,7 @@ const LEFT_OUT: [&str; 4] = [
 
 #[test]
 fn shared_memory_with_threads_as_ranks_keeps_the_contract() {
+    let _alone = common::alone();
     let suite = Suite { timeout: Duration::from_secs(20), ..Suite::new(&ShmPlugin, RanksAre::Threads) };
     let all: Vec<_> = cases().collect();
     let report = common::threads(&suite, 3, &all);
@@ -28,6 +29,7 @@ fn shared_memory_with_threads_as_ranks_keeps_the_contract() {
 
 #[test]
 fn one_rank_and_four_do_as_well() {
+    let _alone = common::alone();
     for ranks in [1, 4] {
         let suite =
             Suite { timeout: Duration::from_secs(20), seed: ranks as u64, ..Suite::new(&ShmPlugin, RanksAre::Threads) };

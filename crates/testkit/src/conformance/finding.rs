@@ -3,6 +3,7 @@
 use std::fmt::{self, Debug, Display};
 
 use campanile_core::Rank;
+use campanile_host::clock::now_ns;
 
 /// What one rank found wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,42 +47,44 @@ impl Display for Verdict {
 }
 
 impl Verdict {
-    /// The verdict of the ranks together. One that was left alone by another counts only if none has a reason.
+    /// The verdict of the ranks together. What was found first comes first: the rest may follow from it. A rank that
+    /// was left alone by another counts only if none has a reason.
     pub(super) fn of_ranks(ends: &[(Rank, End)]) -> Self {
-        let found = |wanted: fn(&End) -> Option<(&str, &str)>| {
-            let of = |(rank, end): &(Rank, End)| {
-                let (expected, seen) = wanted(end)?;
-                Some(Finding { rank: *rank, expected: expected.to_owned(), seen: seen.to_owned() })
+        let found = |alone: bool| {
+            let mut found: Vec<_> = ends
+                .iter()
+                .filter_map(|(rank, end)| match end {
+                    End::Stopped(Stop::Failed { at, expected, seen }) if !alone => Some((*at, *rank, expected, seen)),
+                    End::Stopped(Stop::LeftAlone { expected, seen }) if alone => Some((0, *rank, expected, seen)),
+                    _ => None,
+                })
+                .collect();
+            found.sort_unstable();
+            let finding = |(_, rank, expected, seen): (u64, Rank, &String, &String)| Finding {
+                rank,
+                expected: expected.clone(),
+                seen: seen.clone(),
             };
-            ends.iter().filter_map(of).collect::<Vec<_>>()
+            found.into_iter().map(finding).collect::<Vec<_>>()
         };
-        let failed = found(|end| match end {
-            End::Stopped(Stop::Failed { expected, seen }) => Some((expected, seen)),
-            _ => None,
-        });
-        if !failed.is_empty() {
-            return Self::Failed(failed);
-        }
-        let reason = ends.iter().find_map(|(_, end)| match end {
+        let skipped = ends.iter().find_map(|(_, end)| match end {
             End::Stopped(Stop::Skipped { reason }) => Some(reason.clone()),
             _ => None,
         });
-        if let Some(reason) = reason {
-            return Self::NotApplicable(reason);
+        match (found(false), skipped, found(true)) {
+            (failed, _, _) if !failed.is_empty() => Self::Failed(failed),
+            (_, Some(reason), _) => Self::NotApplicable(reason),
+            (_, None, alone) if !alone.is_empty() => Self::Failed(alone),
+            _ => Self::Passed,
         }
-        let alone = found(|end| match end {
-            End::Stopped(Stop::LeftAlone { expected, seen }) => Some((expected, seen)),
-            _ => None,
-        });
-        if alone.is_empty() { Self::Passed } else { Self::Failed(alone) }
     }
 }
 
 /// Why a body did not go on to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The contract is broken.
-    Failed { expected: String, seen: String },
+    /// The contract is broken; found at this time of the node's clock, in nanoseconds.
+    Failed { at: u64, expected: String, seen: String },
     /// It turned out that it cannot be run.
     Skipped { reason: String },
     /// Another rank, which was needed, has ended its part: the reason is there.
@@ -98,42 +101,46 @@ pub(super) enum End {
     Stopped(Stop),
 }
 
+/// Stands between the parts of an end.
+const SEPARATOR: char = '\u{1f}';
+
 impl End {
     /// The end as a value of the bootstrap.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let text = match self {
-            Self::Done => "+".to_owned(),
-            Self::Stopped(Stop::Failed { expected, seen }) => format!("-{expected}\u{1f}{seen}"),
-            Self::Stopped(Stop::Skipped { reason }) => format!("?{reason}"),
-            Self::Stopped(Stop::LeftAlone { expected, seen }) => format!("~{expected}\u{1f}{seen}"),
+            Self::Done => "done".to_owned(),
+            Self::Stopped(Stop::Failed { at, expected, seen }) => {
+                format!("failed{SEPARATOR}{at}{SEPARATOR}{expected}{SEPARATOR}{seen}")
+            }
+            Self::Stopped(Stop::Skipped { reason }) => format!("skipped{SEPARATOR}{reason}"),
+            Self::Stopped(Stop::LeftAlone { expected, seen }) => {
+                format!("left alone{SEPARATOR}{expected}{SEPARATOR}{seen}")
+            }
         };
         text.into_bytes()
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
-        let rest = text.get(1..).unwrap_or_default().to_owned();
-        let pair = || {
-            let (expected, seen) = rest.split_once('\u{1f}').unwrap_or((&rest, ""));
-            (expected.to_owned(), seen.to_owned())
-        };
-        match bytes.first() {
-            Some(b'+') => Self::Done,
-            Some(b'?') => Self::Stopped(Stop::Skipped { reason: rest }),
-            Some(b'~') => {
-                let (expected, seen) = pair();
-                Self::Stopped(Stop::LeftAlone { expected, seen })
+        let parts: Vec<&str> = text.splitn(4, SEPARATOR).collect();
+        let owned = str::to_owned;
+        match parts[..] {
+            ["done"] => Self::Done,
+            ["skipped", reason] => Self::Stopped(Stop::Skipped { reason: owned(reason) }),
+            ["left alone", expected, seen] => {
+                Self::Stopped(Stop::LeftAlone { expected: owned(expected), seen: owned(seen) })
             }
-            _ => {
-                let (expected, seen) = pair();
-                Self::Stopped(Stop::Failed { expected, seen })
+            ["failed", at, expected, seen] => {
+                let at = at.parse().unwrap_or(u64::MAX);
+                Self::Stopped(Stop::Failed { at, expected: owned(expected), seen: owned(seen) })
             }
+            _ => Self::Stopped(failed("a verdict of that rank", format!("{text:?}"))),
         }
     }
 }
 
 pub(super) fn failed(expected: impl Into<String>, seen: impl Display) -> Stop {
-    Stop::Failed { expected: expected.into(), seen: seen.to_string() }
+    Stop::Failed { at: now_ns(), expected: expected.into(), seen: seen.to_string() }
 }
 
 /// Makes sure that something holds.
@@ -186,7 +193,7 @@ mod tests {
         let (expected, seen) = ("a — b".to_owned(), "c\nd".to_owned());
         for end in [
             End::Done,
-            End::Stopped(Stop::Failed { expected: expected.clone(), seen: seen.clone() }),
+            End::Stopped(Stop::Failed { at: u64::MAX - 1, expected: expected.clone(), seen: seen.clone() }),
             End::Stopped(Stop::LeftAlone { expected, seen }),
             End::Stopped(Stop::Skipped { reason: String::new() }),
         ] {
@@ -197,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_reason_counts_more_than_its_consequences() {
-        let failed = End::Stopped(failed("x", "y"));
+        let failed = |at| End::Stopped(Stop::Failed { at, expected: "x".to_owned(), seen: "y".to_owned() });
         let alone = End::Stopped(Stop::LeftAlone { expected: "it".to_owned(), seen: "nothing".to_owned() });
         let skipped = End::Stopped(Stop::Skipped { reason: "no memory".to_owned() });
         let of = |ends: [&End; 3]| {
@@ -206,8 +213,9 @@ mod tests {
         };
         assert_eq!(of([&End::Done; 3]), Verdict::Passed);
         assert_eq!(of([&alone, &skipped, &End::Done]), Verdict::NotApplicable("no memory".to_owned()));
-        match of([&alone, &failed, &skipped]) {
-            Verdict::Failed(findings) => assert_eq!(findings[0].to_string(), "rank 1: expected x; saw y"),
+        assert_eq!(of([&alone, &failed(7), &skipped]).to_string(), "failed; rank 1: expected x; saw y");
+        match of([&failed(7), &alone, &failed(6)]) {
+            Verdict::Failed(findings) => assert_eq!(findings.iter().map(|f| f.rank.0).collect::<Vec<_>>(), [2, 0]),
             other => panic!("{other:?}"),
         }
         assert!(matches!(of([&End::Done, &alone, &End::Done]), Verdict::Failed(findings) if findings.len() == 1));

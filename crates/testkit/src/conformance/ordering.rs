@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use campanile_core::{
-    Agent, Completion, Condition, Op, OpKind, Queue, QueueError, Rank, SignalAction, SignalUpdate, Strength,
+    Agent, Completion, Condition, Op, OpKind, Queue, QueueError, Rank, SignalAction, SignalUpdate, Strength, Ticket,
 };
 
 use super::case::{Case, Group};
@@ -124,12 +124,11 @@ fn litmus(stage: &Stage, announce: Announce) -> Proof {
     me.end()
 }
 
-/// Rings and makes progress with delays between, until all that was posted is complete.
-fn drive(me: &Member<'_>, queue: &dyn Queue) -> Proof {
+/// Rings and makes progress with delays between, until the ticket is complete.
+fn drive(me: &Member<'_>, queue: &dyn Queue, ticket: Ticket) -> Proof {
     me.stage.pause();
     queue.ring().expected("a ring")?;
     me.stage.pause();
-    let ticket = queue.flush();
     let done = until(me.stage.timeout(), || {
         let done = queue.test(ticket, Completion::Local).expected("a test of a ticket")?;
         queue.progress().expected("progress")?;
@@ -147,8 +146,8 @@ fn weak_signal(stage: &Stage) -> Proof {
             bytes: bytes as u64,
             signal: me.set(1, SIGNAL, round, Strength::Weak),
         };
-        me.post(&**queue, &[put])?;
-        drive(me, &**queue)
+        let ticket = me.post(&**queue, &[put])?;
+        drive(me, &**queue, ticket)
     })
 }
 
@@ -175,8 +174,8 @@ fn strong_signal(stage: &Stage) -> Proof {
             let (source, target) = (me.window.local(0), me.window.remote(1, TARGET));
             Op::PutSignal { source, target, bytes: 1, signal }
         };
-        me.post(&**queue, &[announcement])?;
-        drive(me, &**queue)
+        let ticket = me.post(&**queue, &[announcement])?;
+        drive(me, &**queue, ticket)
     })
 }
 
@@ -184,13 +183,13 @@ fn fence(stage: &Stage) -> Proof {
     litmus(stage, |me, queue, round, bytes| {
         put_in_pieces(me, &**queue, bytes)?;
         let signal = Op::Signal(me.set(1, SIGNAL, round, Strength::Weak));
-        if round % 2 == 0 {
-            me.post(&**queue, &[Op::Fence, signal])?;
+        let ticket = if round % 2 == 0 {
+            me.post(&**queue, &[Op::Fence, signal])?
         } else {
             me.post(&**queue, &[Op::Fence])?;
-            me.post(&**queue, &[signal])?;
-        }
-        drive(me, &**queue)
+            me.post(&**queue, &[signal])?
+        };
+        drive(me, &**queue, ticket)
     })
 }
 
@@ -205,8 +204,8 @@ fn ordered_puts(stage: &Stage) -> Proof {
                 me.window.write(0, &pattern(round, 4096));
                 me.window.word(word).store(round, Ordering::Release);
                 put_in_pieces(&me, &*queue, 4096)?;
-                me.post(&*queue, &[me.put(word, 1, WORDS + 128, 8)])?;
-                drive(&me, &*queue)?;
+                let ticket = me.post(&*queue, &[me.put(word, 1, WORDS + 128, 8)])?;
+                drive(&me, &*queue, ticket)?;
                 me.arrived(1, ACKNOWLEDGED, round)?;
             }
         }

@@ -1,6 +1,6 @@
 //! Running the suite on threads.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use campanile_bootstrap::ThreadBootstrap;
 use campanile_core::Bootstrap;
@@ -21,6 +21,13 @@ pub fn threads(suite: &Suite, ranks: usize, cases: &[&'static Case]) -> Report {
     let verdicts = |report: &Report| report.outcomes.iter().map(|outcome| outcome.verdict.clone()).collect::<Vec<_>>();
     assert!(reports.iter().all(|report| verdicts(report) == verdicts(&reports[0])), "every rank has the same verdicts");
     reports.into_iter().next().expect("there are ranks")
+}
+
+/// Held by a run in which descriptors of the process are counted, or that opens many.
+#[must_use]
+pub fn alone() -> impl Drop {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is seen when a test fails.
