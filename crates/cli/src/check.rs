@@ -203,3 +203,28 @@ fn judge(outcome: &Outcome) -> Verdict {
         None => Verdict::failed("a verdict of any rank", &outcome.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use campanile::bootstrap::RankOutcome;
+
+    use super::*;
+
+    fn rank(exit: Exit, verdict: Option<&Verdict>) -> RankOutcome {
+        let stdout = verdict.map_or_else(Vec::new, |verdict| serde_json::to_vec(&[verdict]).expect("it is JSON"));
+        RankOutcome { exit, stdout }
+    }
+
+    #[test]
+    fn a_rank_may_die_by_sigkill_and_by_nothing_else() {
+        let passed = rank(Exit::Code(0), Some(&Verdict::Passed));
+        let of = |ranks: Vec<RankOutcome>| judge(&Outcome { ranks, failure: None });
+        assert_eq!(of(vec![passed.clone(), rank(Exit::Signal(9), None)]), Verdict::Passed);
+        for exit in [Exit::Signal(11), Exit::Code(1), Exit::Stuck] {
+            assert!(matches!(of(vec![passed.clone(), rank(exit, None)]), Verdict::Failed { .. }), "{exit}");
+        }
+        assert!(matches!(of(vec![rank(Exit::Signal(9), None)]), Verdict::Failed { .. }), "somebody must tell");
+        let skipped = Verdict::NotApplicable { reason: "so".to_owned() };
+        assert_eq!(of(vec![rank(Exit::Code(0), Some(&skipped))]), skipped);
+    }
+}

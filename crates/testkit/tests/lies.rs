@@ -92,7 +92,8 @@ fn every_lie_is_found() {
     let examine = || {
         while let Some((lie, expected)) = FOUND_BY.get(next.fetch_add(1, Ordering::Relaxed)) {
             let groups = GROUPS.iter().filter(|group| concerned(*lie).contains(&group.name));
-            let cases: Vec<_> = groups.flat_map(|group| group.cases).filter(|c| !c.name().starts_with("recr")).collect();
+            let cases: Vec<_> =
+                groups.flat_map(|group| group.cases).filter(|c| !c.name().starts_with("recr")).collect();
             let report = common::threads(&suite(Some(*lie), timeout), 3, &cases);
             let found: Vec<_> = report.failed().map(|outcome| outcome.case.name()).collect();
             println!("{} ({lie:?}): {}", lie.says(), found.join(", "));

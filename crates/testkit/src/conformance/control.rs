@@ -66,6 +66,12 @@ pub(super) const GROUP: Group = Group {
             a_bad_key_blob,
         ),
         Case::new(
+            "a_key_blob_of_a_former_peer_is_refused",
+            "a key blob that a peer gave before all opened their transports anew names nothing any more",
+            &[],
+            a_former_key_blob,
+        ),
+        Case::new(
             "unknown_peers_are_refused",
             "queues to, exports to and imports from a rank that is not connected are errors; asking after it is legal",
             &[],
@@ -220,6 +226,10 @@ fn an_export_to_some(stage: &Stage) -> Proof {
         let target = campanile_core::RemoteAddress { region: remote.key(), offset: 96 };
         let queue = me.queue(0, 4)?;
         me.execute(&*queue, &[campanile_core::Op::Put { source: me.window.local(0), target, bytes: 1000 }])?;
+    } else if stage.rank() > 1 {
+        // It may be reachable without; then that is legal, too.
+        let imported = me.transport.import(Rank(0), &blob).wait(stage.timeout().min(Duration::from_millis(100)));
+        imported.map_or_else(|error| names(&error, &Rank(0).to_string()), |_| Ok(()))?;
     }
     stage.meet()?;
     if stage.rank() == 0 {
@@ -240,6 +250,30 @@ fn a_bad_key_blob(stage: &Stage) -> Proof {
         names(&error, &peer.to_string())?;
     }
     me.end()
+}
+
+fn a_former_key_blob(stage: &Stage) -> Proof {
+    let everyone: Vec<_> = (0..stage.ranks()).map(Rank::new).collect();
+    let world = || -> Proof<_> {
+        let transport = stage.open()?;
+        stage.connect(&*transport)?;
+        let region = transport.allocate(4096, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+        let blobs = stage.exchange(&transport.export(&region, &everyone).expected("an export")?)?;
+        Ok((transport, region, blobs))
+    };
+    let (transport, region, former) = world()?;
+    transport.shutdown(Shutdown::Drain).expected("a shutdown")?;
+    drop((transport, region));
+    let (transport, _region, blobs) = world()?;
+    for (peer, blob) in former.iter().enumerate() {
+        let who = Rank::new(peer);
+        let imported = transport.import(who, blob).wait(stage.timeout().min(Duration::from_millis(100)));
+        names(&refused(imported, "a key blob of a former transport to be refused")?, &who.to_string())?;
+    }
+    for (peer, blob) in blobs.iter().enumerate() {
+        transport.import(Rank::new(peer), blob).wait(stage.timeout()).expected("the import of what is there now")?;
+    }
+    stage.meet()
 }
 
 fn unknown_peers(stage: &Stage) -> Proof {

@@ -203,9 +203,8 @@ fn death_with_operations_queued(stage: &Stage) -> Proof {
     let gone = until(stage.timeout(), || Ok(me.transport.gone(Rank::new(victim))))?;
     same("why it is gone", gone, Some(FaultKind::Died))?;
     let level = campanile_core::Completion::Remote(campanile_core::Agent::Cpu);
-    match queue.wait(ticket, level, stage.timeout()) {
-        Err(QueueError::Timeout { state, .. }) => return Err(failed("completion or an error", state)),
-        Ok(()) | Err(_) => {}
+    if let Err(QueueError::Timeout { state, .. }) = queue.wait(ticket, level, stage.timeout()) {
+        return Err(failed("completion or an error", state));
     }
     match queue.post(&[put]) {
         Ok(_) | Err(PostError::Invalid { .. } | PostError::Queue(_)) => {}

@@ -150,7 +150,7 @@ impl LyingQueue {
         match op {
             Op::Put { .. } if matches!(self.lie, Some(Lie::StrongSignalEarly | Lie::FenceIgnored)) => late(state, op),
             // Every other one only: the later of two comes first.
-            Op::Put { .. } if self.lies(Lie::PutsOutOfOrder) && position % 2 == 0 => late(state, op),
+            Op::Put { .. } if self.lies(Lie::PutsOutOfOrder) && position.is_multiple_of(2) => late(state, op),
             Op::Put { source, target, bytes } => {
                 self.put(source, target, bytes)?;
                 Ok(true)
@@ -210,7 +210,7 @@ impl LyingQueue {
 
     fn signal(&self, state: &mut State, signal: SignalUpdate) -> Result<(), String> {
         state.signals += 1;
-        if self.lies(Lie::LostSignal) && state.signals % 8 == 0 {
+        if self.lies(Lie::LostSignal) && state.signals.is_multiple_of(8) {
             return Ok(());
         }
         if self.lies(Lie::WordsTorn) && signal.action == SignalAction::Set {
