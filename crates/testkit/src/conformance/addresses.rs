@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use campanile_core::{
-    AtomicOp, Condition, Inline, LocalAddress, MemoryKind, Op, OpKind, PostError, Queue, RegionKey, RemoteAddress,
-    RemoteKey, Strength, WaitError,
+    Agent, AtomicOp, Completion, Condition, Inline, LocalAddress, MemoryKind, Op, OpKind, PostError, Queue, QueueError,
+    Rank, RegionKey, RemoteAddress, RemoteKey, Strength, WaitError,
 };
 
 use super::case::{Case, Group};
@@ -156,8 +156,8 @@ fn stale_keys(stage: &Stage) -> Proof {
     let mut stale = Vec::new();
     for _ in 0..100 {
         let region = me.transport.allocate(4096, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
-        let blob = me.transport.export(&region, &[campanile_core::Rank::new(own)]).expected("an export")?;
-        let imported = me.transport.import(campanile_core::Rank::new(own), &blob).wait(stage.timeout());
+        let blob = me.transport.export(&region, &[Rank::new(own)]).expected("an export")?;
+        let imported = me.transport.import(Rank::new(own), &blob).wait(stage.timeout());
         let remote = imported.expected("an import")?;
         let keys = (region.key(), remote.key());
         let fresh = !stale.iter().any(|(local, remote)| *local == keys.0 || *remote == keys.1);
@@ -196,9 +196,9 @@ fn a_recreated_region(stage: &Stage) -> Proof {
         match queue.post(&[Op::Put { source: me.window.local(0), target, bytes: 8192 }]) {
             Ok(ticket) => {
                 // Into memory that the import keeps alive, or an error of the target: both are legal.
-                let level = campanile_core::Completion::Remote(campanile_core::Agent::Cpu);
+                let level = Completion::Remote(Agent::Cpu);
                 let ended = queue.wait(ticket, level, stage.timeout());
-                let timed_out = matches!(ended, Err(campanile_core::QueueError::Timeout { .. }));
+                let timed_out = matches!(ended, Err(QueueError::Timeout { .. }));
                 require(!timed_out, "completion or an error", || queue.describe())?;
             }
             Err(PostError::Invalid { .. }) => {}

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use campanile_core::{AtomicOp, Op, OpKind, Strength};
 
 use super::case::{Case, Group};
-use super::finding::{Expected, Proof, failed, require, same};
+use super::finding::{Expected, Proof, failed, joined, require, same};
 use super::member::{Member, WORDS};
 use super::need::Need;
 use super::stage::{Stage, until};
@@ -96,8 +96,7 @@ fn concurrent_counters(stage: &Stage) -> Proof {
     let seen: Vec<u64> = std::thread::scope(|scope| {
         let producer = &producer;
         let threads: Vec<_> = (0..2).map(|number| scope.spawn(move || producer(number))).collect();
-        let seen = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(failed("no panic", "one"))));
-        seen.collect::<Proof<Vec<_>>>().map(|seen| seen.concat())
+        threads.into_iter().map(joined).collect::<Proof<Vec<_>>>().map(|seen| seen.concat())
     })?;
     require(seen.chunks(EACH).all(|one| one.is_sorted()), "old values that grow", || "some go back".to_owned())?;
     let bytes: Vec<u8> = seen.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -189,8 +188,7 @@ fn words_are_never_torn(stage: &Stage) -> Proof {
     std::thread::scope(|scope| {
         let writer = scope.spawn(writer);
         let read = reader();
-        let written = writer.join().map_err(|_| "a panic").expected("no panic")?;
-        read.and(written)
+        read.and(joined(writer))
     })?;
     me.end()
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use campanile_core::{
-    ControlError, MemoryKind, OpKind, OpenError, OpenOptions, PeerClass, PostError, Rank, Reach, Shutdown,
+    Agent, Completion, ControlError, Fault, FaultKind, MemoryKind, Op, OpKind, OpenError, OpenOptions, PeerClass,
+    PostError, QueueOptions, QueueTarget, Rank, Reach, RemoteAddress, Shutdown, SignalAction, SignalUpdate, Strength,
 };
 
 use super::case::{Case, Group};
-use super::finding::{Expected, Proof, Stop, failed, names, refused, require, same};
+use super::finding::{Expected, Proof, Stop, failed, names, refused, require, same, same_bytes};
 use super::member::Member;
 use super::need::Need;
 use super::stage::Stage;
@@ -34,6 +35,12 @@ pub(super) const GROUP: Group = Group {
             "a connect to a rank that does not come ends in time and names it",
             &[Need::Ranks(2)],
             a_missing_peer,
+        ),
+        Case::new(
+            "a_part_of_the_ranks_connects",
+            "all ranks but one connect and signal; the one that was left out is unknown to them",
+            &[Need::Ranks(3), Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            a_part_connects,
         ),
         Case::new(
             "memory_is_zeroed",
@@ -165,6 +172,48 @@ fn a_missing_peer(stage: &Stage) -> Proof {
     stage.meet()
 }
 
+fn a_part_connects(stage: &Stage) -> Proof {
+    let out = 1;
+    let members: Vec<_> = (0..stage.ranks()).filter(|rank| *rank != out).collect();
+    let transport = stage.open()?;
+    let addresses = stage.exchange(&transport.address())?;
+    if stage.rank() != out {
+        let peers: Vec<_> = members.iter().map(|&peer| (Rank::new(peer), addresses[peer].clone())).collect();
+        let endpoints = transport.connect(&peers).wait(stage.timeout()).expected("a part of the ranks to connect")?;
+        let ranks: Vec<_> = endpoints.iter().map(|endpoint| endpoint.peer.index()).collect();
+        same("the peers, in order", &ranks, &members)?;
+        let options = QueueOptions::default();
+        let target = QueueTarget::Peer(Rank::new(out));
+        refused(transport.queue(target, options), "a queue to the rank that was left out to be refused")?;
+
+        let region = transport.allocate(64, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+        let audience: Vec<_> = members.iter().map(|&peer| Rank::new(peer)).collect();
+        let blob = transport.export(&region, &audience).expected("an export")?;
+        let blobs = stage.exchange_among(&members, &blob)?;
+        let add = |(&peer, blob): (&usize, &Vec<u8>)| -> Proof {
+            let remote = transport.import(Rank::new(peer), blob).wait(stage.timeout()).expected("an import")?;
+            let target = QueueTarget::Peer(Rank::new(peer));
+            let queue = transport.queue(target, options).expected("a queue")?;
+            let signal = SignalUpdate {
+                target: RemoteAddress { region: remote.key(), offset: 0 },
+                action: SignalAction::Add,
+                value: 1,
+                strength: Strength::Strong,
+            };
+            let ticket = queue.post(&[Op::Signal(signal)]).expected("a post")?;
+            let level = Completion::Remote(Agent::Cpu);
+            queue.wait(ticket, level, stage.timeout()).expected("remote completion")
+        };
+        members.iter().zip(&blobs).try_for_each(add)?;
+        stage.meet_among(&members)?;
+        // SAFETY: the first word of a region of 64 bytes that lives; all have said that their signals are complete.
+        let seen = unsafe { region.address().cast::<u64>().read() };
+        same("signals of all that connected", seen, members.len() as u64)?;
+        stage.meet_among(&members)?;
+    }
+    Ok(())
+}
+
 fn memory_is_zeroed(stage: &Stage) -> Proof {
     let transport = stage.open()?;
     stage.connect(&*transport)?;
@@ -203,7 +252,7 @@ fn an_empty_region(stage: &Stage) -> Proof {
     let peer = stage.next();
     let empty = Window::new(stage, &*me.transport, 0)?;
     let queue = me.queue(peer, 4)?;
-    let put = |bytes| campanile_core::Op::Put { source: me.window.local(0), target: empty.remote(peer, 0), bytes };
+    let put = |bytes| Op::Put { source: me.window.local(0), target: empty.remote(peer, 0), bytes };
     me.execute(&*queue, &[put(0)])?;
     match queue.post(&[put(1)]) {
         Err(PostError::Invalid { index: 0, .. }) => me.end(),
@@ -223,9 +272,9 @@ fn an_export_to_some(stage: &Stage) -> Proof {
     if stage.rank() == 1 {
         let remote = me.transport.import(Rank(0), &blob).wait(stage.timeout()).expected("an import")?;
         me.window.write(0, &bytes);
-        let target = campanile_core::RemoteAddress { region: remote.key(), offset: 96 };
+        let target = RemoteAddress { region: remote.key(), offset: 96 };
         let queue = me.queue(0, 4)?;
-        me.execute(&*queue, &[campanile_core::Op::Put { source: me.window.local(0), target, bytes: 1000 }])?;
+        me.execute(&*queue, &[Op::Put { source: me.window.local(0), target, bytes: 1000 }])?;
     } else if stage.rank() > 1 {
         // It may be reachable without; then that is legal, too.
         let imported = me.transport.import(Rank(0), &blob).wait(stage.timeout().min(Duration::from_millis(100)));
@@ -235,7 +284,7 @@ fn an_export_to_some(stage: &Stage) -> Proof {
     if stage.rank() == 0 {
         // SAFETY: 1000 bytes at 96 of a region of 4096 that lives; rank 1 has said that its put is complete.
         let seen = unsafe { std::slice::from_raw_parts(region.address().add(96), 1000) };
-        super::finding::same_bytes("what the peer wrote", seen, &bytes)?;
+        same_bytes("what the peer wrote", seen, &bytes)?;
     }
     me.end()
 }
@@ -279,8 +328,8 @@ fn a_former_key_blob(stage: &Stage) -> Proof {
 fn unknown_peers(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let transport = &*me.transport;
-    let target = campanile_core::QueueTarget::Peer(NOBODY);
-    refused(transport.queue(target, campanile_core::QueueOptions::default()), "a queue to nobody to be refused")?;
+    let target = QueueTarget::Peer(NOBODY);
+    refused(transport.queue(target, QueueOptions::default()), "a queue to nobody to be refused")?;
     refused(transport.export(&me.window.region, &[NOBODY]), "an export to nobody to be refused")?;
     let imported = transport.import(NOBODY, &[0; 24]).wait(stage.timeout().min(Duration::from_millis(500)));
     names(&refused(imported, "an import from nobody to be refused")?, &NOBODY.to_string())?;
@@ -360,8 +409,7 @@ fn transports_are_apart(stage: &Stage) -> Proof {
     let one = Member::join(stage)?;
     let two = Member::join(stage)?;
     if stage.rank() == 0 {
-        let fault =
-            campanile_core::Fault { culprit: Rank(0), kind: campanile_core::FaultKind::Aborted, reporter: Rank(0) };
+        let fault = Fault { culprit: Rank(0), kind: FaultKind::Aborted, reporter: Rank(0) };
         one.transport.report(fault);
     }
     stage.meet()?;

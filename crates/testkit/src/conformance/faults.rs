@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use campanile_core::{
-    ControlError, Event, Fault, FaultKind, MemoryKind, Op, OpKind, PostError, QueueError, Rank, Shutdown, Strength,
-    WaitError,
+    Agent, Completion, Condition, ControlError, Event, Fault, FaultKind, MemoryKind, Op, OpKind, PostError, QueueError,
+    Rank, Shutdown, Strength, WaitError,
 };
 
 use super::case::{Case, Group};
@@ -36,10 +36,19 @@ pub(super) const GROUP: Group = Group {
             death_after_connect,
         ),
         Case::new(
-            "death_in_a_wait",
-            "a wait for a rank that dies ends with its name",
+            "death_during_connect",
+            "a rank dies in the middle of connecting: the others connect, or name it or who gave up for it, in time",
             &[Need::Ranks(2)],
-            death_in_a_wait,
+            death_during_connect,
+        ),
+        Case::new("death_in_a_wait", "a wait for a rank that dies ends with its name", &[Need::Ranks(2)], |stage| {
+            death_in_a_wait(stage, last(stage))
+        }),
+        Case::new(
+            "death_of_the_first_in_a_wait",
+            "the same of rank 0, where a transport may keep what all share",
+            &[Need::Ranks(2)],
+            |stage| death_in_a_wait(stage, 0),
         ),
         Case::new(
             "death_behind_a_wait",
@@ -101,6 +110,12 @@ pub(super) const GROUP: Group = Group {
             &[Need::Ranks(3)],
             a_chain_of_stalls,
         ),
+        Case::new(
+            "a_ring_of_waits_ends",
+            "ranks that wait for each other in a ring end in time, all with the same fault",
+            &[Need::Ranks(2)],
+            a_ring_of_waits,
+        ),
     ],
 };
 
@@ -139,6 +154,37 @@ fn death_before_connect(stage: &Stage, victim: usize) -> Proof {
     stage.meet_among(&survivors(stage, victim))
 }
 
+fn death_during_connect(stage: &Stage) -> Proof {
+    let victim = stage.ranks() / 2;
+    let transport = stage.open()?;
+    let addresses = stage.exchange(&transport.address())?;
+    let peers: Vec<_> = addresses.into_iter().enumerate().map(|(peer, a)| (Rank::new(peer), a)).collect();
+    let mut request = transport.connect(&peers);
+    if stage.rank() == victim {
+        for _ in 0..stage.below(6) {
+            stage.pause();
+            if request.test().is_some() {
+                break;
+            }
+        }
+        drop((request, transport));
+        return die(stage);
+    }
+    match request.wait(stage.timeout().min(Duration::from_millis(500))) {
+        Ok(_) => {
+            let gone = until(stage.timeout(), || Ok(transport.gone(Rank::new(victim))))?;
+            same("why it is gone", gone, Some(FaultKind::Died))?;
+        }
+        // A rank that met the death first has given up, and is gone for those that still connect to it.
+        Err(error) => {
+            let others = (0..stage.ranks()).filter(|rank| *rank != stage.rank());
+            let named = others.map(|rank| names(&error, &Rank::new(rank).to_string())).any(|named| named.is_ok());
+            require(named, "an error that names another rank", || error.to_string())?;
+        }
+    }
+    stage.meet_among(&survivors(stage, victim))
+}
+
 fn death_after_connect(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let victim = last(stage);
@@ -160,9 +206,8 @@ fn death_after_connect(stage: &Stage) -> Proof {
     stage.meet_among(&survivors(stage, victim))
 }
 
-fn death_in_a_wait(stage: &Stage) -> Proof {
+fn death_in_a_wait(stage: &Stage, victim: usize) -> Proof {
     let me = Member::join(stage)?;
-    let victim = last(stage);
     if stage.rank() == victim {
         // Into the spin, the yields or the sleep of the waiters.
         std::thread::park_timeout(Duration::from_micros(stage.below(30_000) as u64));
@@ -202,7 +247,7 @@ fn death_with_operations_queued(stage: &Stage) -> Proof {
     }
     let gone = until(stage.timeout(), || Ok(me.transport.gone(Rank::new(victim))))?;
     same("why it is gone", gone, Some(FaultKind::Died))?;
-    let level = campanile_core::Completion::Remote(campanile_core::Agent::Cpu);
+    let level = Completion::Remote(Agent::Cpu);
     if let Err(QueueError::Timeout { state, .. }) = queue.wait(ticket, level, stage.timeout()) {
         return Err(failed("completion or an error", state));
     }
@@ -342,7 +387,7 @@ fn a_stall(stage: &Stage) -> Proof {
         let waited = me.wait(culprit, WORDS + 16, 3);
         if let Err(WaitError::Timeout { state, waited, .. }) = &waited {
             same("the offset that the error tells", state.offset, WORDS + 16)?;
-            same("what it expected", state.expected, campanile_core::Condition::AtLeast(3))?;
+            same("what it expected", state.expected, Condition::AtLeast(3))?;
             same("what it saw", state.seen, 0)?;
             require(*waited >= short(stage), "a whole deadline", || format!("a time-out after {waited:.1?}"))?;
         }
@@ -361,4 +406,15 @@ fn a_chain_of_stalls(stage: &Stage) -> Proof {
         blamed(me.wait(stage.rank() + 1, WORDS, 1), culprit, &[FaultKind::Stalled])?;
     }
     stage.meet()
+}
+
+fn a_ring_of_waits(stage: &Stage) -> Proof {
+    let me = Member::join_with(stage, WORDS + 4096, short(stage))?;
+    let error = refused(me.wait(stage.next(), WORDS, 1), "the wait to end with an error")?;
+    let fault = error.fault().ok_or_else(|| failed("a fault in the error", &error))?;
+    let faults = stage.exchange(&fault.to_word().to_le_bytes())?;
+    for (rank, word) in faults.iter().enumerate() {
+        same(&format!("the fault that rank {rank} was told"), &word[..], &fault.to_word().to_le_bytes()[..])?;
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! Findings and verdicts: how a case ended.
 
 use std::fmt::{self, Debug, Display};
+use std::thread::ScopedJoinHandle;
 
 use campanile_core::Rank;
 use campanile_host::clock::now_ns;
@@ -160,6 +161,11 @@ pub(super) fn same_bytes(what: &str, seen: &[u8], expected: &[u8]) -> Proof {
     let wrong = seen.iter().zip(expected).filter(|(seen, expected)| seen != expected).count();
     let seen = format!("{:#04x}; {wrong} of {} bytes are wrong", seen[at], seen.len());
     Err(failed(format!("{what}: byte {at} is {:#04x}", expected[at]), seen))
+}
+
+/// What a thread of a case found; a panic is a failure.
+pub(super) fn joined<T>(thread: ScopedJoinHandle<'_, Proof<T>>) -> Proof<T> {
+    thread.join().unwrap_or_else(|_| Err(failed("no panic", "one in a thread of the case")))
 }
 
 /// A result that must be `Ok`.

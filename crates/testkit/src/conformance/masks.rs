@@ -21,7 +21,13 @@ pub(super) const GROUP: Group = Group {
             "survivors_go_on_after_a_mask",
             "once a dead rank is masked its fault counts no more: signals and operations between survivors work",
             &[Need::Ranks(3), Need::Op(OpKind::PutSignal), Need::SignalSet],
-            survivors_go_on,
+            |stage| survivors_go_on(stage, last(stage)),
+        ),
+        Case::new(
+            "survivors_go_on_without_the_first",
+            "the same of rank 0, where a transport may keep what all share",
+            &[Need::Ranks(3), Need::Op(OpKind::PutSignal), Need::SignalSet],
+            |stage| survivors_go_on(stage, 0),
         ),
         Case::new(
             "a_wait_for_a_masked_rank_is_an_error",
@@ -84,15 +90,21 @@ fn ring(me: &Member<'_>, among: &[usize], rounds: u64) -> Proof {
     me.stage.meet_among(among)
 }
 
-fn survivors_go_on(stage: &Stage) -> Proof {
+fn survivors_go_on(stage: &Stage, victim: usize) -> Proof {
     let me = Member::join(stage)?;
-    let victim = last(stage);
     if stage.rank() == victim {
         return me.die();
     }
     let among = survivors(stage, victim);
     mourn(&me, victim, &among)?;
-    ring(&me, &among, 50)
+    ring(&me, &among, 50)?;
+    // And a fault of a survivor is one.
+    let (culprit, rank) = (Rank::new(among[0]), Rank::new(stage.rank()));
+    if rank == culprit {
+        me.transport.report(Fault { culprit, kind: FaultKind::Aborted, reporter: rank });
+    }
+    blamed(me.wait(among[usize::from(rank == culprit)], WORDS + 256, 1), among[0], &[FaultKind::Aborted])?;
+    stage.meet_among(&among)
 }
 
 fn a_wait_for_a_masked_rank(stage: &Stage) -> Proof {

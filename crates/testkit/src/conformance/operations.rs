@@ -2,7 +2,9 @@
 
 use std::alloc::Layout;
 
-use campanile_core::{Inline, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, Strength};
+use campanile_core::{
+    Completion, Inline, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, Rank, RemoteAddress, Strength,
+};
 
 use super::case::{Case, Group};
 use super::finding::{Expected, Proof, Stop, failed, require, same, same_bytes};
@@ -138,7 +140,7 @@ fn gets_of_every_size(stage: &Stage) -> Proof {
                 bytes: bytes as u64,
             };
             let ticket = me.post(&*queue, &[get])?;
-            queue.wait(ticket, campanile_core::Completion::Local, stage.timeout()).expected("local completion")?;
+            queue.wait(ticket, Completion::Local, stage.timeout()).expected("local completion")?;
             let expected = field(0xdd, at, &theirs[source..source + bytes]);
             same_bytes(&format!("a get of {bytes} bytes to {to}"), &me.window.read(half, expected.len()), &expected)?;
         }
@@ -310,16 +312,16 @@ fn offsets_beyond_4_gib_there(stage: &Stage) -> Proof {
         }
         false => None,
     };
-    let blob = region.as_ref().map_or(Ok(Vec::new()), |region| {
-        me.transport.export(region, &[campanile_core::Rank(0)]).expected("an export")
-    })?;
+    let blob = region
+        .as_ref()
+        .map_or(Ok(Vec::new()), |region| me.transport.export(region, &[Rank(0)]).expected("an export"))?;
     let blob = stage.exchange(&blob)?.swap_remove(last);
     let expected = pattern(9, 1000);
     if stage.rank() == 0 {
-        let imported = me.transport.import(campanile_core::Rank::new(last), &blob).wait(stage.timeout());
+        let imported = me.transport.import(Rank::new(last), &blob).wait(stage.timeout());
         let remote = imported.expected("an import")?;
         me.window.write(0, &expected);
-        let target = campanile_core::RemoteAddress { region: remote.key(), offset: BEYOND as u64 };
+        let target = RemoteAddress { region: remote.key(), offset: BEYOND as u64 };
         let queue = me.queue(last, 4)?;
         me.execute(&*queue, &[Op::Put { source: me.window.local(0), target, bytes: 1000 }])?;
     }

@@ -11,7 +11,7 @@ use campanile_core::{
 };
 
 use super::case::{Case, Group};
-use super::finding::{Expected, Proof, failed, require, same, same_bytes};
+use super::finding::{Expected, Proof, failed, joined, require, same, same_bytes};
 use super::member::{Member, WORDS};
 use super::need::Need;
 use super::stage::{Stage, until};
@@ -80,6 +80,12 @@ pub(super) const GROUP: Group = Group {
             "a wait for at least a value holds past the wrap of the word; a tag is compared under its mask",
             &[Need::Ranks(2), Need::Op(OpKind::PutSignal), Need::SignalSet],
             waits_compare,
+        ),
+        Case::new(
+            "many_threads_wait_at_once",
+            "threads of one rank wait for words of all ranks at the same time; each wakes for its own",
+            &[Need::Op(OpKind::PutSignal), Need::SignalSet],
+            many_threads_wait,
         ),
     ],
 };
@@ -387,5 +393,31 @@ fn waits_compare(stage: &Stage) -> Proof {
             me.execute(&*queue, &[Op::Signal(me.set(0, ACKNOWLEDGED, step + 1, Strength::Strong))])?;
         }
     }
+    me.end()
+}
+
+fn many_threads_wait(stage: &Stage) -> Proof {
+    const EACH: u64 = 100;
+    let me = Member::join(stage)?;
+    let waiter = |peer: usize| -> Proof {
+        for round in 1..=EACH {
+            me.arrived(peer, WORDS + 64 * peer, round)?;
+            stage.pause();
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let waiter = &waiter;
+        let waiters: Vec<_> = (0..stage.ranks()).map(|peer| scope.spawn(move || waiter(peer))).collect();
+        let queues = (0..stage.ranks()).map(|peer| me.queue(peer, 8)).collect::<Proof<Vec<_>>>()?;
+        for round in 1..=EACH {
+            for (peer, queue) in queues.iter().enumerate() {
+                let signal = me.set(peer, WORDS + 64 * stage.rank(), round, Strength::Weak);
+                me.execute(&**queue, &[Op::Signal(signal)])?;
+                stage.pause();
+            }
+        }
+        waiters.into_iter().map(joined).collect::<Proof>()
+    })?;
     me.end()
 }

@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use campanile_core::{AtomicOp, Op, OpKind, PostError, Queue, QueueOptions, QueueTarget, Rank, Strength};
+use campanile_core::{AtomicOp, Completion, Op, OpKind, PostError, Queue, QueueOptions, QueueTarget, Rank, Strength};
 
 use super::case::{Case, Group};
-use super::finding::{Expected, Proof, Stop, failed, require, same, same_bytes};
+use super::finding::{Expected, Proof, Stop, failed, joined, require, same, same_bytes};
 use super::member::{Member, WORDS};
 use super::need::Need;
 use super::stage::{Stage, until};
@@ -137,8 +137,7 @@ fn producers_and_flushers(stage: &Stage) -> Proof {
         let (producer, flusher) = (&producer, &flusher);
         let mut threads: Vec<_> = (0..PRODUCERS).map(|_| scope.spawn(producer)).collect();
         threads.extend((0..FLUSHERS).map(|_| scope.spawn(flusher)));
-        let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(failed("no panic", "one"))));
-        ended.collect::<Proof>()
+        threads.into_iter().map(joined).collect::<Proof>()
     })?;
     let ticket = own.flush();
     me.finish(&*own, ticket)?;
@@ -272,7 +271,7 @@ fn a_flush_rings_nothing(stage: &Stage) -> Proof {
     settle(&me, &*queue)?;
     same("the word after a flush without a ring", word(&me, WORDS), 0)?;
     for ticket in &tickets {
-        let done = queue.test(*ticket, campanile_core::Completion::Local).expected("a test")?;
+        let done = queue.test(*ticket, Completion::Local).expected("a test")?;
         require(!done, "a ticket of what was not rung to be incomplete", || "it is complete".to_owned())?;
     }
     me.finish(&*queue, tickets[9])?;
@@ -305,7 +304,7 @@ fn queues_wrap(stage: &Stage) -> Proof {
         };
         let ops: Vec<_> = (0..length).map(|_| set()).collect();
         let ticket = queue.post(&ops).expected("a list that fits into an empty queue")?;
-        let early = queue.test(ticket, campanile_core::Completion::Local).expected("a test")?;
+        let early = queue.test(ticket, Completion::Local).expected("a test")?;
         if early {
             same("the word when the ticket is complete", word(&me, WORDS), value)?;
         }

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use campanile_core::{
-    Agent, Cancelled, Completion, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, QueueError, Rank,
-    RemoteAddress,
+    Agent, Cancelled, Completion, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, Queue, QueueError, Rank,
+    RemoteAddress, Ticket,
 };
 
 use super::case::{Case, Group};
-use super::finding::{Expected, Proof, failed, refused, require, same, same_bytes};
+use super::finding::{Expected, Proof, failed, joined, refused, require, same, same_bytes};
 use super::member::{Member, WORDS};
 use super::need::Need;
 use super::stage::{Stage, until};
@@ -60,6 +60,12 @@ pub(super) const GROUP: Group = Group {
             &[Need::Op(OpKind::Put)],
             regions_under_load,
         ),
+        Case::new(
+            "a_queue_outlives_its_transport",
+            "queues and regions can be used after the last handle of their transport was dropped, or say an error",
+            &[Need::Op(OpKind::Put)],
+            a_queue_outlives,
+        ),
     ],
 };
 
@@ -89,7 +95,7 @@ fn tickets_in_any_order(stage: &Stage) -> Proof {
         std::thread::scope(|scope| {
             let other = scope.spawn(|| ask(&order[POSTS / 2..]));
             ask(&order[..POSTS / 2])?;
-            other.join().unwrap_or_else(|_| Err(failed("no panic", "one")))
+            joined(other)
         })?;
         for ticket in tickets {
             for level in [Completion::Local, Completion::Remote(Agent::Cpu)] {
@@ -189,7 +195,7 @@ fn a_cancelled_post(stage: &Stage) -> Proof {
 }
 
 /// Both are legal: the operation ran, or the queue failed and stays failed. Silence is not.
-fn ran_or_failed(me: &Member<'_>, queue: &dyn campanile_core::Queue, ticket: campanile_core::Ticket) -> Proof<bool> {
+fn ran_or_failed(me: &Member<'_>, queue: &dyn Queue, ticket: Ticket) -> Proof<bool> {
     queue.ring().map_or_else(|_| Ok(()), |()| Ok(()))?;
     let ended = until(me.stage.timeout(), || {
         let level = Completion::Remote(Agent::Cpu);
@@ -282,7 +288,28 @@ fn regions_under_load(stage: &Stage) -> Proof {
             me.execute(&*queue, &[Op::Put { source: me.window.local(0), target, bytes: 8000 }])?;
             stage.pause();
         }
-        load.join().unwrap_or_else(|_| Err(failed("no panic", "one")))
+        joined(load)
     })?;
     me.end()
+}
+
+fn a_queue_outlives(stage: &Stage) -> Proof {
+    let me = Member::join(stage)?;
+    let own = stage.rank();
+    let queue = me.queue(own, 8)?;
+    me.window.write(0, &pattern(1, 3000));
+    let put = me.put(0, own, 8192, 3000);
+    stage.meet()?;
+    let Member { transport, window, .. } = me;
+    drop(transport);
+    if let Ok(ticket) = queue.post(&[put]) {
+        match queue.wait(ticket, Completion::Remote(Agent::Cpu), stage.timeout()) {
+            Ok(()) => same_bytes("what the put moved", &window.read(8192, 3000), &pattern(1, 3000))?,
+            Err(QueueError::Timeout { state, .. }) => return Err(failed("completion or an error", state)),
+            Err(_) => {}
+        }
+    }
+    drop(queue);
+    same_bytes("the region", &window.read(0, 3000), &pattern(1, 3000))?;
+    stage.meet()
 }
