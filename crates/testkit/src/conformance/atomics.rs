@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use campanile_core::{AtomicOp, Op, OpKind, Strength};
 
 use super::case::{Case, Group};
-use super::finding::{Expected, Proof, failed, joined, require, same};
+use super::finding::{Proof, failed, joined, require, same};
 use super::member::{Member, WORDS};
 use super::need::Need;
 use super::stage::{Stage, until};

@@ -19,13 +19,13 @@ pub(super) const GROUP: Group = Group {
     cases: &[
         Case::new(
             "death_of_the_first_before_connect",
-            "a connect to rank 0, which died after it gave its address, ends in time and names it",
+            "a connect to rank 0, which died after it gave its address, ends in time and names it or who gave up for it",
             &[Need::Ranks(2)],
             |stage| death_before_connect(stage, 0),
         ),
         Case::new(
             "death_of_the_last_before_connect",
-            "a connect to the last rank, which died after it gave its address, ends in time and names it",
+            "a connect to the last rank, which died after it gave its address, ends in time and names it or who gave up for it",
             &[Need::Ranks(2)],
             |stage| death_before_connect(stage, stage.ranks() - 1),
         ),
@@ -137,6 +137,14 @@ fn last(stage: &Stage) -> usize {
     stage.ranks() - 1
 }
 
+/// While ranks connect there is no fault that they share. One that met the death first has given up, and is gone for those
+/// that still connect to it.
+fn names_another(stage: &Stage, error: &ControlError) -> Proof {
+    let others = (0..stage.ranks()).filter(|rank| *rank != stage.rank());
+    let named = others.map(|rank| names(error, &Rank::new(rank).to_string())).any(|named| named.is_ok());
+    require(named, "an error that names another rank", || error.to_string())
+}
+
 fn death_before_connect(stage: &Stage, victim: usize) -> Proof {
     let transport = stage.open()?;
     let addresses = stage.exchange(&transport.address())?;
@@ -149,7 +157,7 @@ fn death_before_connect(stage: &Stage, victim: usize) -> Proof {
         transport.connect(&peers).wait(stage.timeout().min(Duration::from_millis(500))),
         "a connect to a dead rank to end with an error",
     )?;
-    names(&error, &Rank::new(victim).to_string())?;
+    names_another(stage, &error)?;
     // Nobody else is gone before all have seen who is.
     stage.meet_among(&survivors(stage, victim))
 }
@@ -175,12 +183,7 @@ fn death_during_connect(stage: &Stage) -> Proof {
             let gone = until(stage.timeout(), || Ok(transport.gone(Rank::new(victim))))?;
             same("why it is gone", gone, Some(FaultKind::Died))?;
         }
-        // A rank that met the death first has given up, and is gone for those that still connect to it.
-        Err(error) => {
-            let others = (0..stage.ranks()).filter(|rank| *rank != stage.rank());
-            let named = others.map(|rank| names(&error, &Rank::new(rank).to_string())).any(|named| named.is_ok());
-            require(named, "an error that names another rank", || error.to_string())?;
-        }
+        Err(error) => names_another(stage, &error)?,
     }
     stage.meet_among(&survivors(stage, victim))
 }
