@@ -406,6 +406,8 @@ fn a_chain_of_stalls(stage: &Stage) -> Proof {
     let me = Member::join_with(stage, WORDS + 4096, short(stage))?;
     let culprit = last(stage);
     if stage.rank() != culprit {
+        // The first to wait is the first to give up, while those that it waits for still wait.
+        std::thread::park_timeout(short(stage) / 4 * stage.rank() as u32 / stage.ranks() as u32);
         blamed(me.wait(stage.rank() + 1, WORDS, 1), culprit, &[FaultKind::Stalled])?;
     }
     stage.meet()

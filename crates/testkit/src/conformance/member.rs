@@ -1,6 +1,7 @@
 //! A member: one connected rank of a case, with a window that all reach.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use campanile_core::{
@@ -115,6 +116,19 @@ impl<'a> Member<'a> {
     /// As [`wait`](Self::wait), where the signal must come.
     pub(super) fn arrived(&self, peer: usize, at: usize, value: u64) -> Proof<u64> {
         self.wait(peer, at, value).expected("the signal")
+    }
+
+    /// As [`arrived`](Self::arrived), but looks at the word by itself first, for a while: a waiter that the transport wakes may
+    /// come too late to see what is not there yet.
+    pub(super) fn arrived_soon(&self, peer: usize, at: usize, value: u64) -> Proof<u64> {
+        for _ in 0..20_000 {
+            let seen = self.window.word(at).load(Ordering::Acquire);
+            if Condition::AtLeast(value).holds(seen) {
+                return Ok(seen);
+            }
+            std::hint::spin_loop();
+        }
+        self.arrived(peer, at, value)
     }
 
     /// Waits for all ranks, then leaves.

@@ -35,18 +35,22 @@ pub(super) const GROUP: Group = Group {
     ],
 };
 
-/// A forked child that does nothing until it is killed.
+/// A forked child that does nothing until it is killed. It leaves the process group, so that it outlives this rank.
 struct Child(libc::pid_t);
+
+/// Seconds after which a child that nobody could kill ends by itself.
+const ALARM: u32 = 60;
 
 impl Child {
     fn fork() -> Proof<Self> {
-        // SAFETY: the child calls nothing but `alarm`, `pause` and `_exit`, which are async-signal-safe.
+        // SAFETY: the child calls nothing but `setsid`, `alarm`, `pause` and `_exit`, which are async-signal-safe.
         match unsafe { libc::fork() } {
             -1 => Err(Stop::Skipped { reason: format!("fork: {}", std::io::Error::last_os_error()) }),
             0 => {
-                // SAFETY: no memory is touched. The alarm ends a child whose parent could not kill it.
+                // SAFETY: no memory is touched.
                 unsafe {
-                    libc::alarm(60);
+                    libc::setsid();
+                    libc::alarm(ALARM);
                     libc::pause();
                     libc::_exit(0)
                 }
@@ -95,14 +99,20 @@ fn a_forked_child_hides_no_death(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let victim = stage.ranks() - 1;
     if stage.rank() == victim {
-        // Killed with the process group of this rank.
-        let _child = Child::fork()?;
-        stage.meet()?;
+        let Child(pid) = Child::fork()?;
+        stage.exchange(&pid.to_le_bytes())?;
         return me.die();
     }
-    stage.meet()?;
-    blamed(me.wait(victim, WORDS, 1), victim, &[FaultKind::Died])?;
-    stage.meet_among(&survivors(stage, victim))
+    let ids = stage.exchange(&[])?;
+    let pid = libc::pid_t::from_le_bytes(ids[victim][..].try_into().expected("4 bytes of that rank")?);
+    let waited = me.wait(victim, WORDS, 1);
+    let met = stage.meet_among(&survivors(stage, victim));
+    if stage.rank() == 0 {
+        let child = Pidfd::open(pid.unsigned_abs()).expected("the child, which lives on")?;
+        child.send_signal(Signal::KILL).expected("a signal to it")?;
+    }
+    met?;
+    blamed(waited, victim, &[FaultKind::Died])
 }
 
 fn a_stopped_process(stage: &Stage) -> Proof {
@@ -118,7 +128,7 @@ fn a_stopped_process(stage: &Stage) -> Proof {
         let waited = me.wait(victim, WORDS, 1);
         let met = stage.meet_among(&survivors(stage, victim));
         if stage.rank() == 0 {
-            let id = u32::from_le_bytes(ids[victim][..].try_into().expect("every rank gave 4 bytes"));
+            let id = u32::from_le_bytes(ids[victim][..].try_into().expected("4 bytes of that rank")?);
             let stopped = Pidfd::open(id).expected("the stopped process")?;
             stopped.send_signal(Signal::CONT).expected("a signal to it")?;
         }
