@@ -12,7 +12,7 @@ use campanile_core::{
 
 use super::case::{Case, Group};
 use super::finding::{Expected, Proof, failed, joined, require, same, same_bytes};
-use super::member::{Member, WORDS};
+use super::member::{BYTES, Member, WORDS};
 use super::need::Need;
 use super::stage::{Stage, until};
 use super::window::pattern;
@@ -91,10 +91,14 @@ pub(super) const GROUP: Group = Group {
 };
 
 const ROUNDS: u64 = 200;
-/// The target's copy of a block of the source.
+/// Where a put of a case without blocks goes.
 const TARGET: usize = 96 << 10;
-/// The largest block. Its copy takes some 10 µs: time for the target to look in the middle of it.
-const MOST: usize = 90 << 10;
+/// The largest block. Its copy takes some 100 µs: time for the target to look in the middle of it, on a busy machine too.
+const MOST: usize = 2 << 20;
+/// Where blocks are at the source.
+const FROM: usize = BYTES;
+/// Where they are at the target.
+const TO: usize = FROM + MOST;
 const SIGNAL: usize = WORDS;
 const ACKNOWLEDGED: usize = WORDS + 64;
 
@@ -103,14 +107,17 @@ type Announce = fn(&Member<'_>, &Arc<dyn Queue>, u64, usize) -> Proof;
 
 /// Rank 0 announces blocks of random sizes to rank 1, which waits for the signal and looks.
 fn litmus(stage: &Stage, announce: Announce) -> Proof {
-    let me = Member::join(stage)?;
+    let me = Member::join_with(stage, TO + MOST, stage.timeout())?;
     // The same on both, from the round alone.
-    let size = |round: u64| [1, 64, 4096, 9000, MOST, MOST][(round.wrapping_mul(0x9e37_79b9) >> 8) as usize % 6];
+    let size = |round: u64| match (round.wrapping_mul(0x9e37_79b9) >> 8) % 16 {
+        at @ 0..12 => [1, 64, 4096, 90 << 10][at as usize % 4],
+        _ => MOST,
+    };
     match stage.rank() {
         0 => {
             let queue = me.queue(1, 16)?;
             for round in 1..=ROUNDS {
-                me.window.write(0, &pattern(round, size(round)));
+                me.window.write(FROM, &pattern(round, size(round)));
                 stage.pause();
                 announce(&me, &queue, round, size(round))?;
                 me.arrived(1, ACKNOWLEDGED, round)?;
@@ -134,9 +141,9 @@ fn litmus(stage: &Stage, announce: Announce) -> Proof {
 /// Looks at the target block, at its end first: that comes last if it comes too late.
 fn look(me: &Member<'_>, what: &str, expected: &[u8]) -> Proof {
     let last = expected.len().min(64);
-    let end = me.window.read(TARGET + expected.len() - last, last);
+    let end = me.window.read(TO + expected.len() - last, last);
     same_bytes(&format!("the end of {what}"), &end, &expected[expected.len() - last..])?;
-    same_bytes(what, &me.window.read(TARGET, expected.len()), expected)
+    same_bytes(what, &me.window.read(TO, expected.len()), expected)
 }
 
 /// Rings and makes progress with delays between, until the ticket is complete.
@@ -156,8 +163,8 @@ fn drive(me: &Member<'_>, queue: &dyn Queue, ticket: Ticket) -> Proof {
 fn weak_signal(stage: &Stage) -> Proof {
     litmus(stage, |me, queue, round, bytes| {
         let put = Op::PutSignal {
-            source: me.window.local(0),
-            target: me.window.remote(1, TARGET),
+            source: me.window.local(FROM),
+            target: me.window.remote(1, TO),
             bytes: bytes as u64,
             signal: me.set(1, SIGNAL, round, Strength::Weak),
         };
@@ -170,7 +177,7 @@ fn weak_signal(stage: &Stage) -> Proof {
 fn put_in_pieces(me: &Member<'_>, queue: &dyn Queue, bytes: usize) -> Proof {
     let piece = bytes.div_ceil(5);
     for at in (0..bytes).step_by(piece) {
-        me.post(queue, &[me.put(at, 1, TARGET + at, piece.min(bytes - at))])?;
+        me.post(queue, &[me.put(FROM + at, 1, TO + at, piece.min(bytes - at))])?;
         if me.stage.below(3) == 0 {
             queue.ring().expected("a ring")?;
             me.stage.pause();
@@ -186,7 +193,7 @@ fn strong_signal(stage: &Stage) -> Proof {
         let announcement = if round % 2 == 0 {
             Op::Signal(signal)
         } else {
-            let (source, target) = (me.window.local(0), me.window.remote(1, TARGET));
+            let (source, target) = (me.window.local(FROM), me.window.remote(1, TO));
             Op::PutSignal { source, target, bytes: 1, signal }
         };
         let ticket = me.post(&**queue, &[announcement])?;
@@ -209,14 +216,14 @@ fn fence(stage: &Stage) -> Proof {
 }
 
 fn ordered_puts(stage: &Stage) -> Proof {
-    let me = Member::join(stage)?;
+    let me = Member::join_with(stage, TO + MOST, stage.timeout())?;
     // The last put carries a word that the target reads as one.
     let word = 80 << 10;
     match stage.rank() {
         0 => {
             let queue = me.queue(1, 16)?;
             for round in 1..=ROUNDS {
-                me.window.write(0, &pattern(round, 4096));
+                me.window.write(FROM, &pattern(round, 4096));
                 me.window.word(word).store(round, Ordering::Release);
                 put_in_pieces(&me, &*queue, 4096)?;
                 let ticket = me.post(&*queue, &[me.put(word, 1, WORDS + 128, 8)])?;

@@ -64,6 +64,8 @@ impl Window {
 /// Bytes that differ from place to place and from number to number.
 pub(super) fn pattern(number: u64, bytes: usize) -> Vec<u8> {
     let word = |at: u64| (number << 32 | at).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    let words = (0..bytes.div_ceil(8) as u64).flat_map(|at| word(at).to_le_bytes());
-    words.take(bytes).collect()
+    let mut pattern = vec![0; bytes.next_multiple_of(8)];
+    pattern.chunks_exact_mut(8).zip(0..).for_each(|(chunk, at)| chunk.copy_from_slice(&word(at).to_le_bytes()));
+    pattern.truncate(bytes);
+    pattern
 }
