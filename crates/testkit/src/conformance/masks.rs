@@ -156,7 +156,9 @@ fn a_second_fault(stage: &Stage) -> Proof {
     }
     let event = until(stage.timeout(), || Ok(me.transport.poll_event()))?;
     same("the event", event, Some(Event::PeerDied(Rank::new(second))))?;
-    blamed(me.wait(second, WORDS + 64, 1), second, &[FaultKind::Died])
+    blamed(me.wait(second, WORDS + 64, 1), second, &[FaultKind::Died])?;
+    // Nobody else is gone before all have seen who is.
+    stage.meet_among(&(0..second).collect::<Vec<_>>())
 }
 
 fn a_mask_forgives_only(stage: &Stage) -> Proof {

@@ -90,7 +90,7 @@ pub(super) const GROUP: Group = Group {
     ],
 };
 
-const ROUNDS: u64 = 200;
+const ROUNDS: u64 = 120;
 /// Where a put of a case without blocks goes.
 const TARGET: usize = 96 << 10;
 /// The largest block. Its copy takes some 100 µs: time for the target to look in the middle of it, on a busy machine too.
@@ -432,7 +432,7 @@ fn many_threads_wait(stage: &Stage) -> Proof {
                 stage.pause();
             }
         }
-        waiters.into_iter().map(joined).collect::<Proof>()
+        waiters.into_iter().try_for_each(joined)
     })?;
     me.end()
 }

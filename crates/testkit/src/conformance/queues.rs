@@ -137,7 +137,7 @@ fn producers_and_flushers(stage: &Stage) -> Proof {
         let (producer, flusher) = (&producer, &flusher);
         let mut threads: Vec<_> = (0..PRODUCERS).map(|_| scope.spawn(producer)).collect();
         threads.extend((0..FLUSHERS).map(|_| scope.spawn(flusher)));
-        threads.into_iter().map(joined).collect::<Proof>()
+        threads.into_iter().try_for_each(joined)
     })?;
     let ticket = own.flush();
     me.finish(&*own, ticket)?;
