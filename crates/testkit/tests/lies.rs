@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -60,6 +61,21 @@ fn suite(lie: Option<Lie>, timeout: Duration) -> Suite {
     Suite { timeout, ..Suite::new(plugin, RanksAre::Threads) }
 }
 
+/// Long where a case must fail for what it sees and not for the time it takes; a lie that makes ranks wait for what never
+/// comes costs it often.
+fn timeout(lie: Lie) -> Duration {
+    match lie {
+        Lie::LostSignal
+        | Lie::LocalCompletionEarly
+        | Lie::RemoteCompletionEarly
+        | Lie::FlushWaits
+        | Lie::TicketsOf16Bits
+        | Lie::DeathUntold
+        | Lie::MaskedWaitHangs => Duration::from_millis(800),
+        _ => Duration::from_secs(10),
+    }
+}
+
 #[test]
 fn without_a_lie_every_case_passes() {
     let _alone = common::alone();
@@ -74,25 +90,29 @@ fn without_a_lie_every_case_passes() {
 fn every_lie_is_found() {
     let _alone = common::alone();
     assert!(Lie::ALL.iter().eq(FOUND_BY.iter().map(|(lie, _)| lie)), "the table has every lie once");
-    // A lie that makes a rank wait for ever costs a deadline, so they are short: a case that fails only for that on a
-    // busy machine is one more that is not in the table.
-    let timeout = Duration::from_millis(400);
     let next = AtomicUsize::new(0);
     let examine = || {
         while let Some((lie, expected)) = FOUND_BY.get(next.fetch_add(1, Ordering::Relaxed)) {
             // The groups of these cases: all of them for every lie would take minutes.
             let groups = GROUPS.iter().filter(|group| group.cases.iter().any(|case| expected.contains(&case.name())));
             let cases: Vec<_> = groups.flat_map(|group| group.cases).filter(|case| case.name() != SLOW).collect();
-            let report = common::threads(&suite(Some(*lie), timeout), 3, &cases);
-            let found: Vec<_> = report.failed().map(|outcome| outcome.case.name()).collect();
-            println!("{} ({lie:?}): {}", lie.says(), found.join(", "));
-            let missed: Vec<_> = expected.iter().filter(|case| !found.contains(case)).collect();
+            // Some lies must be caught in the act: on a busy machine that may take another run.
+            let mut found = BTreeSet::new();
+            for seed in 1..=3 {
+                let report = common::threads(&Suite { seed, ..suite(Some(*lie), timeout(*lie)) }, 3, &cases);
+                found.extend(report.failed().map(|outcome| outcome.case.name()));
+                if expected.iter().all(|case| found.contains(case)) {
+                    break;
+                }
+            }
+            println!("{} ({lie:?}): {found:?}", lie.says());
+            let missed: Vec<_> = expected.iter().filter(|case| !found.contains(*case)).collect();
             assert!(missed.is_empty(), "{lie:?} is not found by {missed:?}");
         }
     };
     std::thread::scope(|scope| {
         let examine = &examine;
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(examine)).collect();
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(examine)).collect();
         for thread in threads {
             thread.join().expect("every lie is found");
         }
