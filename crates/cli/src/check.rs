@@ -42,7 +42,8 @@ pub struct Args {
     /// Where random delays and bytes come from
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Most MiB that a case may take on a rank [default: a quarter of what is available]
+    /// Most MiB that a case may take on a rank; offsets beyond 4 GiB of a peer need 4097 [default: 1024, or a quarter of
+    /// what is available if that is less]
     #[arg(long, value_name = "MIB")]
     memory: Option<u64>,
     /// Print what would be run, and run nothing
@@ -55,6 +56,8 @@ pub struct Args {
 
 /// Waits of a case, where nobody says how long they may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of a case, where nobody says how many there may be. Gigabytes take tens of seconds to be zeroed.
+const MEMORY: u64 = 1 << 30;
 
 /// One case as every rank is told of it. The transport is in the configuration.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -107,8 +110,8 @@ pub fn main(args: &Args) -> Result<(), Error> {
         Some(Source::Default) => TIMEOUT,
         _ => config.timeout(),
     });
-    let quarter = || campanile::host::memory::available().map_or(0, |bytes| bytes / 4);
-    let memory = args.memory.map_or_else(quarter, |mib| mib.saturating_mul(1 << 20));
+    let most = || campanile::host::memory::available().map_or(MEMORY, |bytes| MEMORY.min(bytes / 4));
+    let memory = args.memory.map_or_else(most, |mib| mib.saturating_mul(1 << 20));
     let suite = Suite { timeout, seed: args.seed, memory, ..Suite::new(plugin, RanksAre::Threads) };
 
     let start = Instant::now();

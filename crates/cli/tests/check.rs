@@ -26,7 +26,7 @@ fn names<'a>(report: &'a Value, verdict: &str) -> Vec<&'a str> {
 
 #[test]
 fn shared_memory_with_processes_as_ranks_keeps_the_contract() {
-    let output = check(&["--json", "--memory", "64", "--timeout", "20s"]);
+    let output = check(&["--json", "--timeout", "20s"]);
     assert_eq!(output.status.code(), Some(0), "{}{}", text(&output.stdout), text(&output.stderr));
     let report = json(&output);
     assert_eq!(names(&report, "not-applicable"), ["offsets_beyond_4_gib_there"]);
@@ -51,9 +51,9 @@ fn a_report_for_people_counts_by_group() {
         for line in [
             &format!("2 ranks as {ranks_as}, waits of at most 10 s, seed 9"),
             "control     1 passed, 0 failed, 0 not applicable",
-            "masks       0 passed, 0 failed, 6 not applicable",
+            "masks       0 passed, 0 failed, 7 not applicable",
             "survivors_go_on_after_a_mask: needs 3 ranks, there are 2",
-            "7 cases: 1 passed, 0 failed, 6 not applicable",
+            "8 cases: 1 passed, 0 failed, 7 not applicable",
         ] {
             assert!(stdout.contains(line), "{line:?} is not in {stdout}");
         }
