@@ -153,6 +153,22 @@ impl Plugins {
         self.plugins.iter()
     }
 
+    /// The transport that `config` prefers, before anybody is asked whether it can run; the first if it has no preference.
+    ///
+    /// # Errors
+    /// As [`preference`](Self::preference); also if there is none at all.
+    pub fn preferred(&self, config: &Config) -> Result<&Plugin, ConfigError> {
+        let preference = self.preference(config)?;
+        let name = preference.names().first();
+        let wanted = |plugin: &&Plugin| name.is_none_or(|name| plugin.transport.info().name == name);
+        self.plugins.iter().find(wanted).ok_or_else(|| ConfigError::Value {
+            name: "CAMPANILE_TRANSPORT".to_owned(),
+            given: preference.to_string(),
+            origin: config.source("CAMPANILE_TRANSPORT").unwrap_or(Source::Code),
+            allowed: "nothing: this program has no transport".to_owned(),
+        })
+    }
+
     /// The transports, for [`Communicator::select`](crate::Communicator::select).
     pub fn transports(&self) -> Vec<&dyn TransportPlugin> {
         self.plugins.iter().map(|plugin| &*plugin.transport).collect()

@@ -110,7 +110,7 @@ fn a_transport_that_only_one_rank_has_is_not_chosen() {
 fn ranks_with_different_preferences_name_each_other() {
     let plugins: &[&dyn TransportPlugin] = &[&alias("fast", 2), &ShmPlugin];
     let [here, there] = messages(select([(plugins, "fast"), (plugins, "shm,fast")]));
-    assert_eq!(here, "world: transport is fast here and shm,fast on rank 1; every rank must be given the same");
+    assert_eq!(here, "communicator: transport is fast here and shm,fast on rank 1; every rank must be given the same");
     assert!(there.contains("transport is shm,fast here and fast on rank 0"), "{there}");
 }
 

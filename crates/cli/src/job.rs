@@ -1,13 +1,14 @@
 //! Jobs: what all ranks of a command do together, as data, so that it can be given to a process.
 
 use std::io::Write;
-use std::sync::Arc;
 
 use anyhow::Context;
-use campanile::Communicator;
+use campanile::core::Config;
+use campanile::world;
 use serde::{Deserialize, Serialize};
 
 use crate::bench;
+use crate::check;
 use crate::exit::Error;
 use crate::moe;
 
@@ -22,16 +23,19 @@ pub enum Job {
     BenchBarrier(bench::barrier::Settings),
     /// `campanile bench put`.
     BenchPut(bench::put::Settings),
+    /// A case of `campanile check`, which makes transports of its own.
+    Check(check::Part),
 }
 
 impl Job {
-    /// Does one rank's part and returns what the command wants of it.
-    pub fn run(&self, comm: &Arc<Communicator>) -> anyhow::Result<Vec<u8>> {
+    /// Joins the job as `config` says, does one rank's part and returns what the command wants of it.
+    fn run(&self, config: &Config) -> anyhow::Result<Vec<u8>> {
         match self {
-            Self::Moe(exchange) => exchange.run(comm, &exchange.problem()?),
-            Self::BenchMoe(settings) => settings.run(comm),
-            Self::BenchBarrier(settings) => settings.run(comm),
-            Self::BenchPut(settings) => settings.run(comm),
+            Self::Moe(exchange) => exchange.run(&world(config)?, &exchange.problem()?),
+            Self::BenchMoe(settings) => settings.run(&world(config)?),
+            Self::BenchBarrier(settings) => settings.run(&world(config)?),
+            Self::BenchPut(settings) => settings.run(&world(config)?),
+            Self::Check(part) => part.run(config),
         }
     }
 }
@@ -40,8 +44,7 @@ impl Job {
 pub fn main(job: &str) -> Result<(), Error> {
     let job: Job = serde_json::from_str(job).context("the job of this rank").map_err(Error::Input)?;
     let config = campanile::bootstrap::configuration().map_err(Error::input)?;
-    let comm = campanile::world(&config)?;
-    let result = job.run(&comm)?;
+    let result = job.run(&config)?;
     std::io::stdout().lock().write_all(&result).context("writing the result of this rank")?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The `campanile` program: MoE exchanges on files, benchmarks, a launcher, and what there is on this machine
-//! and is wrong with it.
+//! The `campanile` program: MoE exchanges on files, benchmarks, a launcher, the conformance suite, and what there is on
+//! this machine and is wrong with it.
 //!
 //! Exit code 0 is good, 2 is bad input or usage, 1 is a failure. With `--json` standard output is exactly one JSON
 //! object; everything else goes to standard error.
@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod buffer;
+mod check;
 mod doctor;
 mod exit;
 mod info;
@@ -41,6 +42,8 @@ enum Command {
     Bench(bench::Command),
     /// Start N ranks of a program on this machine
     Run(run::Args),
+    /// Prove that a transport keeps the contract, on this machine
+    Check(check::Args),
     /// Show transports, configuration and this machine
     Info(info::Args),
     /// Find out what this machine gives, whether it matters, and what to do
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Moe(args) => moe::main(&args),
         Command::Bench(command) => bench::main(&command),
         Command::Run(args) => run::main(&args),
+        Command::Check(args) => check::main(&args),
         Command::Info(args) => info::main(&args),
         Command::Doctor(args) => doctor::main(&args),
         Command::Library { name } => doctor::library(&name),

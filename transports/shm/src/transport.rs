@@ -76,6 +76,7 @@ pub(crate) struct Inner {
     peers: OnceLock<Peers>,
     pub(crate) locals: Registry,
     pub(crate) remotes: Registry,
+    /// Number of the next export. The first is the token, so that a key blob of another transport names nothing here.
     exports: AtomicU64,
     /// This rank's allocations, so that it can import its own exports.
     own: Mutex<Vec<(u64, Weak<Allocation>)>>,
@@ -352,6 +353,7 @@ impl ShmTransport {
         let mut token = [0; 8];
         rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| system(format!("getrandom: {error}")))?;
+        let token = u64::from_le_bytes(token);
         let cores = match options.cores {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             cores => cores,
@@ -359,13 +361,13 @@ impl ShmTransport {
         let inner = Inner {
             spin: SpinPolicy::for_ranks(options.ranks_on_node, cores),
             options,
-            token: u64::from_le_bytes(token),
+            token,
             listener,
             control: Control::new(memory),
             peers: OnceLock::new(),
             locals: Registry::new(),
             remotes: Registry::new(),
-            exports: AtomicU64::new(0),
+            exports: AtomicU64::new(token),
             own: Mutex::default(),
             queues: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -474,14 +476,17 @@ impl Transport for ShmTransport {
         if peer != inner.rank() {
             return Request::pending(Importing { inner, peer, export });
         }
+        let exported = inner.exports.load(Ordering::Relaxed).wrapping_sub(inner.token);
+        let ours = export.number.wrapping_sub(inner.token) < exported;
         let own = inner.own.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = own.iter().find(|(key, _)| *key == export.key).and_then(|(_, allocation)| allocation.upgrade());
+        let found =
+            own.iter().find(|(key, _)| ours && *key == export.key).and_then(|(_, allocation)| allocation.upgrade());
         drop(own);
         let address = found.as_ref().and_then(|allocation| Some(allocation.memory.as_ref()?.as_ptr()));
         Request::done(match (found, address) {
             (Some(allocation), Some(address)) => inner.remote(peer, address, export.bytes as usize, Err(allocation)),
             _ => {
-                let reason = "it names a region of this rank that is gone".to_owned();
+                let reason = "it names no region of this rank, or one that is gone".to_owned();
                 Err(ControlError::BadPeerData { peer, what: "key blob", reason })
             }
         })
