@@ -20,6 +20,8 @@ pub enum Job {
     BenchMoe(bench::moe::Settings),
     /// `campanile bench barrier`.
     BenchBarrier(bench::barrier::Settings),
+    /// `campanile bench broadcast` and `all-gather`.
+    BenchCollective(bench::collective::Settings),
     /// `campanile bench put`.
     BenchPut(bench::put::Settings),
 }
@@ -31,6 +33,7 @@ impl Job {
             Self::Moe(exchange) => exchange.run(comm, &exchange.problem()?),
             Self::BenchMoe(settings) => settings.run(comm),
             Self::BenchBarrier(settings) => settings.run(comm),
+            Self::BenchCollective(settings) => settings.run(comm),
             Self::BenchPut(settings) => settings.run(comm),
         }
     }

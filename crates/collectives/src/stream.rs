@@ -45,6 +45,7 @@
 //! (return runs at most a quarter of the ring behind), and they have published what it reads. `model` goes
 //! through all interleavings.
 
+mod copy;
 #[cfg(test)]
 mod model;
 mod slots;
@@ -126,7 +127,7 @@ impl Stream {
 
     /// How a rank copies what it receives, `bytes` in a call.
     pub(crate) fn copier(bytes: usize) -> Copier {
-        Copier::for_bytes(bytes)
+        copy::out(bytes)
     }
 
     /// Makes the window, for messages of at most `capacity` bytes; words begin at `first`. Collective.
@@ -228,13 +229,15 @@ impl Stream {
         let slot = self.claim()?;
         let header = Header { call: self.call, bytes: message.len() as u64, lent: 0 };
         let part = &message[at..end];
+        let copier = copy::into_ring(part.len());
         // SAFETY: the slot is this rank's, inside its window, with room for a header and a part; every reader has returned
         // its last use (`claim`), and no queue reads it any more. A window's parts are aligned to lines.
         unsafe {
             let to = self.window.region().address().add(slot);
             to.cast::<Header>().write(header);
-            Copier::TEMPORAL.copy(to.add(LINE), part.as_ptr(), part.len());
+            copier.copy(to.add(LINE), part.as_ptr(), part.len());
         }
+        copier.fence();
         self.publish(part.len())?;
         Ok(end)
     }
