@@ -7,7 +7,7 @@
 //! communicator there are
 //!
 //! * [`Moe`]: expert-parallel dispatch and combine ([`moe`]);
-//! * [`Barrier`] ([`collectives`]);
+//! * [`Barrier`], [`Broadcast`] and [`AllGather`] ([`collectives`]);
 //! * [`Window`]s of symmetric memory and the [`Queue`]s and signals below them ([`core`]), for collectives of one's own.
 //!
 //! ```
