@@ -200,8 +200,8 @@ fn explore(ranks: usize, calls: &[Call], bug: Bug) -> Result<usize, String> {
     let mut open = vec![start];
     while let Some(state) = open.pop() {
         let mut stuck = true;
-        for rank in 0..ranks {
-            let Some(&step) = scripts[rank].get(state.at[rank]) else { continue };
+        for (rank, script) in scripts.iter().enumerate() {
+            let Some(&step) = script.get(state.at[rank]) else { continue };
             let mut next = state.clone();
             next.at[rank] += 1;
             let ready = match step {

@@ -28,7 +28,7 @@ pub fn schedule(seed: u64) -> Xoshiro256PlusPlus {
 
 /// Gives the core away a few times, now and then.
 pub fn dawdle(rng: &mut Xoshiro256PlusPlus) {
-    if rng.next_u64() % 4 == 0 {
+    if rng.next_u64().is_multiple_of(4) {
         for _ in 0..rng.next_u64() % 20 {
             std::thread::yield_now();
         }
