@@ -6,10 +6,10 @@
 //!
 //! | region | written by | read by |
 //! |---|---|---|
-//! | `arrived` [source], a cache line each | the source: how many slots it has published | this rank, polling |
-//! | `returned` [reader], a cache line each | the reader: how many slots of this rank it has read | this rank, polling |
-//! | `ring` [slot] | this rank | readers whose load / store reaches it; this rank's queues |
-//! | `lanes` [source][slot], only where load / store does not reach every rank | the source, by puts | this rank |
+//! | `arrived`, by source, a cache line each | the source: how many slots it has published | this rank, polling |
+//! | `returned`, by reader, a cache line each | the reader: how many slots of this rank it has read | this rank, polling |
+//! | `ring` of slots | this rank | readers whose load / store reaches it; this rank's queues |
+//! | `lanes`, by source and slot, only where load / store does not reach every rank | the source, by puts | this rank |
 //! | `input` | this rank's caller | as `ring` |
 //!
 //! A slot is a line of header (call, bytes of the whole message, where the bytes are) and room for a part of a message.

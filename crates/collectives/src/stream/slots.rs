@@ -1,6 +1,6 @@
 //! The counting of a stream: which slot a number means, when it may be written, when it must be given back.
 //!
-//! Pure, so that the model ([`model`](super::model)) checks what runs. Numbers grow by one a slot, for ever, and are
+//! Pure, so that the model (`model.rs`) checks what runs. Numbers grow by one a slot, for ever, and are
 //! compared by signed difference.
 
 /// The slots of every rank's ring.
