@@ -19,4 +19,5 @@ pages! {
     moe_engine: "../docs/src/guide/moe-engine.md",
     collective: "../docs/src/guide/collective.md",
     failure: "../docs/src/guide/failure.md",
+    collectives: "../docs/src/manual/collectives.md",
 }

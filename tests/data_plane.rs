@@ -10,7 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use campanile::core::{MoeCombine, MoeMode};
 use campanile::moe::routing::{Router, Routing};
-use campanile::{CommError, CommOptions, Moe, MoeConfig, MoeError, Outputs, Path, Problem, Set, Tokens, threads};
+use campanile::{
+    AllGather, Broadcast, CommError, CommOptions, Moe, MoeConfig, MoeError, Outputs, Path, Problem, Set, Tokens,
+    threads,
+};
 
 struct Counting;
 
@@ -135,6 +138,61 @@ fn barriers_allocate_nothing() {
     assert_eq!(ended.into_iter().collect::<Result<Vec<_>, _>>().expect("no rank fails"), [0, 0]);
 }
 
+const MESSAGE: usize = 40_000;
+
+/// Both ends of a broadcast between two ranks, to be driven by one thread.
+fn broadcasts(path: Path) -> [Broadcast; 2] {
+    let options = CommOptions { path, ..CommOptions::default() };
+    let made = threads::<_, CommError>(2, &options, |comm| Broadcast::new(&comm, MESSAGE));
+    let made: Vec<_> = made.into_iter().collect::<Result<_, _>>().expect("the broadcasts are made");
+    made.try_into().unwrap_or_else(|_| unreachable!("two ranks"))
+}
+
+/// Each rank broadcasts from its own memory and from its input. A message fits into the ring, so nobody waits.
+fn broadcast_round(ranks: &mut [Broadcast; 2], data: &mut [u8]) -> Result<(), CommError> {
+    let [a, b] = ranks;
+    for bytes in [0, 1, 1000, MESSAGE] {
+        a.send(&data[..bytes])?;
+        b.receive(0, &mut data[..bytes])?;
+        b.input()?[..bytes].fill(1);
+        b.send_input(bytes)?;
+        a.receive(1, &mut data[..bytes])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn broadcasts_allocate_nothing() {
+    for path in [Path::Auto, Path::Queue] {
+        let (mut ranks, mut data) = (broadcasts(path), vec![7; MESSAGE]);
+        broadcast_round(&mut ranks, &mut data).expect("the first round");
+        let before = ALLOCATIONS.get();
+        (0..100).try_for_each(|_| broadcast_round(&mut ranks, &mut data)).expect("rounds");
+        assert_eq!(ALLOCATIONS.get() - before, 0, "path {}", path.name());
+    }
+}
+
+#[test]
+fn all_gathers_allocate_nothing() {
+    for path in [Path::Auto, Path::Queue] {
+        let options = CommOptions { path, ..CommOptions::default() };
+        let ended = threads::<_, CommError>(2, &options, |comm| {
+            let mut all_gather = AllGather::new(&comm, MESSAGE)?;
+            let (block, mut all) = (vec![1; MESSAGE], vec![0; 2 * MESSAGE]);
+            let mut round = || {
+                all_gather.run(&block, &mut all)?;
+                all_gather.run_in_place(&mut all)?;
+                all_gather.run_input(1000, &mut all[..2000])
+            };
+            round()?;
+            let before = ALLOCATIONS.get();
+            (0..100).try_for_each(|_| round())?;
+            Ok(ALLOCATIONS.get() - before)
+        });
+        assert_eq!(ended.into_iter().collect::<Result<Vec<_>, _>>().expect("no rank fails"), [0, 0]);
+    }
+}
+
 static SYSTEM_CALLS: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn count(_: libc::c_int) {
@@ -179,7 +237,12 @@ fn rounds_make_no_system_call_when_the_peer_is_ready() {
     for ranks in &mut ways {
         round(ranks, Set(0)).and_then(|()| round(ranks, Set(1))).expect("the first rounds");
     }
-    let ways = std::thread::spawn(move || {
+    let mut data = vec![7; MESSAGE];
+    let mut collectives = [Path::Auto, Path::Queue].map(broadcasts);
+    for ranks in &mut collectives {
+        broadcast_round(ranks, &mut data).expect("the first round");
+    }
+    let ended = std::thread::spawn(move || {
         count_system_calls();
         std::thread::yield_now();
         assert_eq!(SYSTEM_CALLS.swap(0, Ordering::Relaxed), 1, "the counter counts");
@@ -188,9 +251,12 @@ fn rounds_make_no_system_call_when_the_peer_is_ready() {
                 round(ranks, Set(n % 2)).expect("a round");
             }
         }
+        for ranks in &mut collectives {
+            (0..100).try_for_each(|_| broadcast_round(ranks, &mut data)).expect("rounds");
+        }
         assert_eq!(SYSTEM_CALLS.load(Ordering::Relaxed), 0);
         // Dropped by another thread: that takes system calls.
-        ways
+        (ways, collectives, data)
     });
-    drop(ways.join().expect("no system call was made"));
+    drop(ended.join().expect("no system call was made"));
 }

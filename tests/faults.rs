@@ -10,8 +10,8 @@ use campanile::bootstrap::{Launch, Outcome, Output, configuration};
 use campanile::moe::exchange::{Layout, with_experts};
 use campanile::moe::{RankInput, routing};
 use campanile::{
-    Barrier, CommError, Communicator, DType, FaultKind, MemoryKind, Moe, MoeConfig, MoeError, Problem, Set, Tokens,
-    world,
+    AllGather, Barrier, Broadcast, CommError, Communicator, DType, FaultKind, MemoryKind, Moe, MoeConfig, MoeError,
+    Problem, Set, Tokens, world,
 };
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -60,6 +60,8 @@ fn main() -> ExitCode {
         }
         let name = format!("{deed:?}_in_a_barrier").to_lowercase();
         cases.push((name, Box::new(move || one_fails(deed, 1, "barrier"))));
+        let name = format!("{deed:?}_in_collectives").to_lowercase();
+        cases.push((name, Box::new(move || one_fails(deed, 1, "collectives"))));
         let name = format!("{deed:?}_while_windows_are_made").to_lowercase();
         cases.push((name, Box::new(move || one_fails(deed, 2, "windows"))));
     }
@@ -163,6 +165,7 @@ fn rank() -> ExitCode {
         let ended = match arguments[..] {
             ["moe", deed, culprit, seed] => play(deed, culprit, seed, me, &comm, moe_rounds),
             ["barrier", deed, culprit, seed] => play(deed, culprit, seed, me, &comm, barriers),
+            ["collectives", deed, culprit, seed] => play(deed, culprit, seed, me, &comm, collectives),
             ["windows", deed, culprit, seed] => play(deed, culprit, seed, me, &comm, windows),
             ["mismatch"] => Moe::new(&comm, MoeConfig::new(4, 8 + me, 1, vec![0])).map(|_| ()),
             ["memory"] => {
@@ -238,6 +241,21 @@ fn barriers(comm: &Arc<Communicator>, _: u64, go_on: &dyn Fn(u64) -> bool) -> Re
     let mut round = 0;
     while go_on(round) {
         barrier.wait().map_err(|error: CommError| MoeError::from(error))?;
+        round += 1;
+    }
+    Ok(())
+}
+
+/// Broadcasts from every rank and all-gathers, of more than a ring and of a few bytes.
+fn collectives(comm: &Arc<Communicator>, _: u64, go_on: &dyn Fn(u64) -> bool) -> Result<(), MoeError> {
+    let ranks = comm.ranks();
+    let (mut broadcast, mut all_gather) = (Broadcast::new(comm, 1 << 20)?, AllGather::new(comm, 1 << 18)?);
+    let mut data = vec![1; 1 << 20];
+    let mut round = 0;
+    while go_on(round) {
+        let bytes = if round % 2 == 0 { 1 << 20 } else { 64 };
+        broadcast.run(round as usize % ranks, &mut data[..bytes])?;
+        all_gather.run_in_place(&mut data[..bytes])?;
         round += 1;
     }
     Ok(())

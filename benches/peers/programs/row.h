@@ -2,7 +2,7 @@
  *
  *   ROW,case,ranks,size,variant,metric,unit,median,p10,p90,p99,samples
  *
- * `size` is tokens per rank for moe, bytes for put, 0 for barrier. Fields hold no commas. */
+ * `size` is tokens per rank for moe, bytes for put and collectives, 0 for barrier. Fields hold no commas. */
 #pragma once
 #include <stdio.h>
 #include <stdlib.h>

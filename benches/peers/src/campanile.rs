@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | moe | objects `dispatch`, `combine` | `median_us`, `p50_us`, `median`; `p10_us`, `p90_us`, `p99_us` if there |
 //! | barrier | object `barrier`, else the top | the same |
+//! | broadcast, all_gather | list `rows` | `bytes`, `form`, and as moe |
 //! | put | list `rows` (or a list per path) | `bytes` or `size`; `path`, `via` or `kind` names the path; the time as `half_round_trip_us`, `half_rtt_us`, `latency_us`, `median_us` or `p50_us`, beside the names or in an object per path |
 //!
 //! Samples are `iters` if that is there. A `verified` that is false fails the whole run.
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::case::{Case, Cell};
+use crate::case::{COLLECTIVE_BYTES, Case, Cell};
 use crate::effort::Effort;
 use crate::launch::Launch;
 use crate::peer::{Arm, Format, NotRun};
@@ -63,6 +64,12 @@ impl Campanile {
             ),
             Case::Put => "bench put -b 8 -e 16M -f 2 --json".into(),
             Case::Barrier => format!("bench barrier --ranks {} --json", cell.ranks),
+            Case::Broadcast | Case::AllGather => format!(
+                "bench {} --ranks {} --min-bytes 1K --max-bytes 16M --step 4 --batches {} --json",
+                cell.case.name().replace('_', "-"),
+                cell.ranks,
+                effort.batches
+            ),
         };
         let launch = Launch::new(&self.program, command.split(' '));
         vec![Arm { peer: NAME.into(), variant: "default".into(), launch, format: Format::Campanile }]
@@ -105,6 +112,18 @@ pub fn parse(cell: &Cell, stdout: &str) -> Result<Vec<Figure>> {
             .collect(),
         Case::Barrier => {
             Ok(vec![figure(object.get("barrier").unwrap_or(&object), &TIME_KEYS, "default", "barrier", 0)?])
+        }
+        Case::Broadcast | Case::AllGather => {
+            let rows = object.get("rows").and_then(Value::as_array).context("no list \"rows\"")?;
+            let mut figures = Vec::new();
+            for row in rows {
+                let bytes = number(row, &["bytes"]).context("a row without \"bytes\"")? as usize;
+                let form = row.get("form").and_then(Value::as_str).context("a row without \"form\"")?;
+                figures.push(figure(row, &TIME_KEYS, form, cell.case.name(), bytes)?);
+            }
+            let missing = COLLECTIVE_BYTES.iter().find(|bytes| figures.iter().all(|figure| figure.size != **bytes));
+            ensure!(missing.is_none(), "no row of {missing:?} bytes");
+            Ok(figures)
         }
         Case::Put => {
             let mut figures = Vec::new();
@@ -190,6 +209,19 @@ mod tests {
             let short: Vec<_> = figures.iter().map(|f| (f.size, f.variant.as_str(), f.median)).collect();
             assert_eq!(short, [(8, "load_store", 0.2), (8, "queue", 0.5)], "{json}");
         }
+    }
+
+    #[test]
+    fn collectives_in_two_forms() {
+        let row = |bytes| format!(r#"{{"bytes": {bytes}, "form": "input", "median_us": 2, "p10_us": 1}}"#);
+        let rows = COLLECTIVE_BYTES.map(row);
+        let json = format!(r#"{{"verified": true, "rows": [{}]}}"#, rows.join(","));
+        let figures = parse(&cell(Case::AllGather), &json).unwrap();
+        let last = figures.last().unwrap();
+        assert_eq!((figures.len(), last.size, last.variant.as_str()), (8, 16 << 20, "input"));
+        assert_eq!((last.metric.as_str(), last.median, last.p10), ("all_gather", 2.0, Some(1.0)));
+        let short = format!(r#"{{"rows": [{}]}}"#, rows[0]);
+        assert!(parse(&cell(Case::Broadcast), &short).unwrap_err().to_string().contains("4096"));
     }
 
     #[test]

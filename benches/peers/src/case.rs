@@ -11,6 +11,11 @@ pub enum Case {
     Put,
     /// A barrier.
     Barrier,
+    /// The bytes of one rank to all, 1 KiB to 16 MiB; every rank in turn is the root.
+    Broadcast,
+    /// The bytes of every rank to all, 1 KiB to 16 MiB together.
+    #[value(name = "all_gather", alias = "all-gather")]
+    AllGather,
 }
 
 impl Case {
@@ -20,9 +25,19 @@ impl Case {
             Case::Moe => "moe",
             Case::Put => "put",
             Case::Barrier => "barrier",
+            Case::Broadcast => "broadcast",
+            Case::AllGather => "all_gather",
         }
     }
+
+    /// Whether it is one of the collectives of [`COLLECTIVE_BYTES`].
+    pub fn is_collective(self) -> bool {
+        matches!(self, Case::Broadcast | Case::AllGather)
+    }
 }
+
+/// Sizes of the collectives, as in `programs/collective.h`: what ends up on every rank.
+pub const COLLECTIVE_BYTES: [usize; 8] = [1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
 /// One point of the grid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +55,12 @@ impl fmt::Display for Cell {
         write!(f, "{}, {} ranks", self.case.name(), self.ranks)?;
         match self.case {
             Case::Moe => write!(f, ", {} tokens", self.tokens),
-            Case::Put | Case::Barrier => Ok(()),
+            Case::Put | Case::Barrier | Case::Broadcast | Case::AllGather => Ok(()),
         }
     }
 }
 
-/// All cells: moe for ranks × tokens, barrier for ranks, put once, between two ranks.
+/// All cells: moe for ranks × tokens, barrier and collectives for ranks, put once, between two ranks.
 pub fn grid(cases: &[Case], ranks: &[usize], tokens: &[usize]) -> Vec<Cell> {
     let mut cells = Vec::new();
     for &case in cases {
@@ -55,7 +70,9 @@ pub fn grid(cases: &[Case], ranks: &[usize], tokens: &[usize]) -> Vec<Cell> {
                     cells.extend(tokens.iter().map(|&tokens| Cell { case, ranks, tokens }));
                 }
             }
-            Case::Barrier => cells.extend(ranks.iter().map(|&ranks| Cell { case, ranks, tokens: 0 })),
+            Case::Barrier | Case::Broadcast | Case::AllGather => {
+                cells.extend(ranks.iter().map(|&ranks| Cell { case, ranks, tokens: 0 }))
+            }
             Case::Put => cells.push(Cell { case, ranks: 2, tokens: 0 }),
         }
     }

@@ -1,7 +1,7 @@
 //! `campanile-peers`: the project beside its peers on one machine, MPI implementations and hand-written shared memory.
 //!
 //! One run measures all sides, interleaved and bound to the same cores, and writes `cpu_peers.json` (every launch) and
-//! `cpu_peers.md` (tables). A side that is not installed is listed with the way to get it. What the sides and cases
+//! `cpu_peers.md` (tables); of collectives alone, `cpu_collectives.json` and `.md`. A side that is not installed is listed with the way to get it. What the sides and cases
 //! are: `benches/peers/README.md`.
 
 mod campanile;
@@ -107,10 +107,11 @@ fn main() -> Result<()> {
         (None, true) => build,
         (None, false) => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks"),
     };
-    write(&output, "cpu_peers.json", &results.json()?)?;
-    write(&output, "cpu_peers.md", &report::markdown(&results))?;
+    let name = if args.cases.iter().all(|case| case.is_collective()) { "cpu_collectives" } else { "cpu_peers" };
+    write(&output, &format!("{name}.json"), &results.json()?)?;
+    write(&output, &format!("{name}.md"), &report::markdown(&results, name))?;
     println!("{}", report::overview(&results));
-    eprintln!("wrote cpu_peers.json and cpu_peers.md to {}", output.display());
+    eprintln!("wrote {name}.json and {name}.md to {}", output.display());
     ensure!(runner.broken.is_empty(), "own programs failed:\n{}", runner.broken.join("\n"));
     Ok(())
 }

@@ -117,7 +117,7 @@ impl Mpi {
         let not_run = |why: String| NotRun::new(known.name, why, known.remedy);
         let (compiler, launcher) = find(known, peers).map_err(not_run)?;
         let folder = build.join(known.name);
-        for name in ["moe_mpi", "put_mpi", "barrier_mpi"] {
+        for name in ["moe_mpi", "put_mpi", "barrier_mpi", "collective_mpi"] {
             compiler.compile(name, &folder).map_err(|error| not_run(format!("{error:#}")))?;
         }
         let major = if known.family == Family::OpenMpi { open_mpi_major(&launcher) } else { 0 };
@@ -151,6 +151,11 @@ impl Mpi {
                 forms.iter().map(|form| arm("moe_mpi", form, &args(form))).collect()
             }
             Case::Put => ["send", "put"].map(|form| arm("put_mpi", form, &[form.into(), batches.clone()])).into(),
+            Case::Broadcast | Case::AllGather => {
+                let form = if cell.case == Case::Broadcast { "MPI_Bcast" } else { "MPI_Allgather" };
+                let args = [cell.case.name().into(), batches, effort.budget.as_millis().to_string()];
+                vec![arm("collective_mpi", form, &args)]
+            }
             Case::Barrier => vec![arm("barrier_mpi", "MPI_Barrier", &[batches])],
         }
     }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 
+use crate::case::COLLECTIVE_BYTES;
 use crate::results::Results;
 use crate::summary::Summary;
 use crate::{campanile, direct, mpi};
@@ -17,7 +18,7 @@ const HEAD: &str = "\
 
 Campanile beside MPI implementations and hand-written shared memory, all sides in one run, interleaved, bound to the same
 cores. What each side is, what a case is and which traps there are: `benches/peers/README.md`. Written by `campanile-peers`;
-the launches behind these tables are in `cpu_peers.json`.
+the launches behind these tables are in `{name}.json`.
 
 ";
 
@@ -27,15 +28,25 @@ which other programs used over 10 % of the cores, or the hypervisor had moved th
 one), are left out; `*`: there was no other. `†`: more ranks than cores under an MPI that spins without giving its core
 away; the figure shows scheduler ticks, and *best MPI* ignores it.
 
+";
+
+const LEGEND_BY_HAND: &str = "\
 *By hand* is the best form of `direct`: memcpy or non-temporal stores, processes or threads, whichever was fastest in that
 cell. *Flushing* is the same with the CPU's bf16 rounding, which loses subnormals; the other column rounds exactly, as
 Campanile does. Ratios: campanile / by hand (1 = the limit, lower is better); MPI / campanile (higher is better).
 
 ";
 
-/// The whole document.
-pub fn markdown(results: &Results) -> String {
-    let mut text = String::from(HEAD);
+const LEGEND_COLLECTIVES: &str = "\
+A size is what ends up on every rank. Calls follow each other without a barrier, every rank in turn is the root. Campanile
+with the bytes that are sent in memory of the caller's (*copy*), as MPI has them, and in the collective's *input*. Ratios:
+MPI / campanile (higher is better).
+
+";
+
+/// The whole document, whose files have this name.
+pub fn markdown(results: &Results, name: &str) -> String {
+    let mut text = HEAD.replace("{name}", name);
     let view = View { results };
     text.push_str(&results.machine.markdown());
     let (quiet, launches, distance) = results.launches();
@@ -45,6 +56,12 @@ pub fn markdown(results: &Results) -> String {
     writeln!(text, "* {quiet} of {launches} figures are from a quiet machine").expect("a String takes all");
     write!(text, "* rounds: {}\n\n```\n{}\n```\n\n", results.rounds, results.command).expect("a String takes all");
     text.push_str(LEGEND);
+    if ["moe", "put", "barrier"].iter().any(|case| view.of(case).next().is_some()) {
+        text.push_str(LEGEND_BY_HAND);
+    }
+    if ["broadcast", "all_gather"].iter().any(|case| view.of(case).next().is_some()) {
+        text.push_str(LEGEND_COLLECTIVES);
+    }
     text.push_str(&view.overview());
     text.push_str(&view.all_sides());
     text.push_str(&view.peers());
@@ -66,6 +83,8 @@ impl View<'_> {
         section(&mut text, "MoE dispatch and combine", self.moe_overview());
         section(&mut text, "Put", self.put_overview());
         section(&mut text, "Barrier", self.barrier_overview());
+        section(&mut text, "Broadcast", self.collective_overview("broadcast"));
+        section(&mut text, "All-gather", self.collective_overview("all_gather"));
         text
     }
 
@@ -87,6 +106,17 @@ impl View<'_> {
         let ranks: Vec<String> = self.cells("barrier").iter().map(|(ranks, _)| format!("{ranks} ranks")).collect();
         let ranks: Vec<&str> = ranks.iter().map(String::as_str).collect();
         section(&mut text, "All sides: barrier", self.sides("barrier", &ranks, |s| Some(format!("{} ranks", s.ranks))));
+        for case in ["broadcast", "all_gather"] {
+            let mut ranks: Vec<usize> = self.of(case).map(|s| s.ranks).collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            for ranks in ranks {
+                let sizes = COLLECTIVE_BYTES.map(bytes);
+                let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
+                let of_size = |s: &Summary| (s.ranks == ranks).then(|| bytes(s.size));
+                section(&mut text, &format!("All sides: {case}, {ranks} ranks"), self.sides(case, &sizes, of_size));
+            }
+        }
         text
     }
 
@@ -202,6 +232,26 @@ impl View<'_> {
                 named(mpi, |s| s.peer.clone()),
                 ratio(ours, hand),
                 ratio(mpi, ours),
+            ]);
+        }
+        filled(table)
+    }
+
+    fn collective_overview(&self, case: &str) -> Option<Table> {
+        let head = ["ranks", "size", "copy", "input", "best MPI", "MPI / copy", "MPI / input"];
+        let mut table = table(&head);
+        for (ranks, size) in self.cells(case) {
+            let here = |s: &Summary| s.ranks == ranks && s.size == size;
+            let ours = |form: &str| self.best(case, |s| s.peer == campanile::NAME && s.variant == form && here(s));
+            let mpi = self.best(case, |s| self.is_fair_mpi(s) && here(s));
+            table.add_row([
+                ranks.to_string(),
+                bytes(size),
+                time(ours("copy")),
+                time(ours("input")),
+                named(mpi, |s| s.peer.clone()),
+                ratio(mpi, ours("copy")),
+                ratio(mpi, ours("input")),
             ]);
         }
         filled(table)
@@ -333,6 +383,7 @@ fn number(value: f64) -> String {
 fn bytes(size: usize) -> String {
     match size {
         s if s >= 1 << 20 => format!("{} MiB", s >> 20),
+        s if s >= 1 << 10 => format!("{} KiB", s >> 10),
         s => format!("{s} B"),
     }
 }
@@ -364,6 +415,10 @@ mod tests {
         Results::new("run".into(), machine, 1, vec![("mpich-system".into(), "MPICH 4".into())], not_run, rows)
     }
 
+    fn text_of(rows: Vec<crate::row::Row>) -> String {
+        markdown(&results(rows), "cpu_peers")
+    }
+
     /// The cells of the first table line that starts with these.
     fn line(text: &str, start: &[&str]) -> Vec<String> {
         let cells = |line: &str| -> Vec<String> { line.split('|').map(|cell| cell.trim().to_owned()).collect() };
@@ -374,14 +429,14 @@ mod tests {
     #[test]
     fn ratios_are_to_the_best_exact_form_and_the_best_fair_mpi() {
         let moe = |peer, variant, metric, median| row(peer, "moe", (4, 128), variant, metric, median);
-        let text = markdown(&results(vec![
+        let text = text_of(vec![
             moe("campanile", "default", "combine", 110.0),
             moe("direct", "threads nt exact", "combine", 100.0),
             moe("direct", "processes memcpy exact", "combine", 120.0),
             moe("direct", "processes memcpy hardware", "combine", 50.0),
             moe("openmpi-system", "dedup", "combine", 220.0),
             moe("mpich-system", "dedup", "combine", 70.0), // 4 ranks on 2 cores: not boasted with
-        ]));
+        ]);
         let cells = line(&text, &["4", "128", "combine"]);
         assert_eq!(cells[4], "110 [99.0 – 121]");
         assert_eq!(cells[5], "100 (threads nt)");
@@ -394,21 +449,21 @@ mod tests {
 
     #[test]
     fn without_campanile_there_are_no_ratios() {
-        let text = markdown(&results(vec![row("direct", "barrier", (2, 0), "threads", "barrier", 0.3)]));
+        let text = text_of(vec![row("direct", "barrier", (2, 0), "threads", "barrier", 0.3)]);
         assert_eq!(line(&text, &["2"])[2..7], ["–", "0.300 (threads)", "–", "–", "–"]);
     }
 
     #[test]
     fn put_compares_rates_and_the_cache_line() {
         let put = |peer, variant, bytes, median| row(peer, "put", (2, bytes), variant, "half_round_trip", median);
-        let text = markdown(&results(vec![
+        let text = text_of(vec![
             put("campanile", "load_store", 8, 0.3),
             put("campanile", "queue", 8, 0.6),
             put("direct", "processes cache_line", 8, 0.25),
             put("direct", "threads cache_line", 8, 0.1), // the gate is between processes
             put("campanile", "load_store", 1 << 20, 60.0),
             put("direct", "processes direct_nt", 1 << 20, 57.0),
-        ]));
+        ]);
         assert_eq!(line(&text, &["8 B", "0.600 (queue)"])[6], "2.40");
         assert_eq!(line(&text, &["8 B", "0.300 (load_store)"])[6], "1.20");
         assert_eq!(line(&text, &["1 MiB"])[7], "0.95");
@@ -428,5 +483,20 @@ mod tests {
         assert_eq!(json["rows"][0]["others_percent"], 0.0);
         assert_eq!(json["summary"][0]["rounds"], 1);
         assert_eq!(json["libraries"][0]["peer"], "mpich-system");
+    }
+
+    #[test]
+    fn collectives_in_both_forms_beside_the_best_fair_mpi() {
+        let at = |peer, variant, median| row(peer, "broadcast", (4, 1 << 10), variant, "broadcast", median);
+        let text = text_of(vec![
+            at("campanile", "copy", 2.0),
+            at("campanile", "input", 1.0),
+            at("openmpi-system", "MPI_Bcast", 6.0),
+            at("impi-pypi", "MPI_Bcast", 3.0),
+            at("mpich-system", "MPI_Bcast", 0.5), // spins on too few cores
+        ]);
+        let cells = line(&text, &["4", "1 KiB"]);
+        assert_eq!(cells[5..8], ["3.00 (impi-pypi)", "1.50", "3.00"]);
+        assert!(text.contains("All sides: broadcast, 4 ranks") && !text.contains("By hand"));
     }
 }

@@ -6,15 +6,15 @@ use serde::Serialize;
 /// A figure from one launch. Quantiles are over the samples of that launch; a side that does not give one leaves it out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// `moe`, `put` or `barrier`.
+    /// `moe`, `put`, `barrier`, `broadcast` or `all_gather`.
     pub case: String,
     /// Ranks.
     pub ranks: usize,
-    /// Tokens per rank (moe), bytes (put), 0 (barrier).
+    /// Tokens per rank (moe), bytes (put, collectives), 0 (barrier).
     pub size: usize,
     /// Which form of the operation, e.g. `processes nt exact`, `dedup_p2p`.
     pub variant: String,
-    /// `dispatch`, `combine`, `half_round_trip`, `barrier`.
+    /// `dispatch`, `combine`, `half_round_trip`, or the case.
     pub metric: String,
     /// Unit of the quantiles: `us`.
     pub unit: String,

@@ -16,6 +16,7 @@ fn fake_campanile(folder: &Path, verified: bool) -> PathBuf {
 echo "$*" >> "{log}"
 case "$2" in
   moe) echo '{{"iters": 5, "verified": {verified}, "dispatch": {{"median_us": 90.5, "p99_us": 99}}, "combine": {{"median_us": 80}}}}' ;;
+  broadcast|all-gather) echo '{{"verified": {verified}, "rows": [{{"bytes": 1024, "form": "copy", "median_us": 2}},{{"bytes": 4096, "form": "copy", "median_us": 2}},{{"bytes": 16384, "form": "copy", "median_us": 2}},{{"bytes": 65536, "form": "copy", "median_us": 2}},{{"bytes": 262144, "form": "copy", "median_us": 2}},{{"bytes": 1048576, "form": "copy", "median_us": 2}},{{"bytes": 4194304, "form": "copy", "median_us": 2}},{{"bytes": 16777216, "form": "copy", "median_us": 2}}]}}' ;;
   barrier) echo '{{"median_us": 0.5}}' ;;
   put) echo '{{"rows": [{{"bytes": 8, "path": "load_store", "half_rtt_us": 0.3}}, {{"bytes": 8, "path": "queue", "half_rtt_us": 0.6}}]}}' ;;
 esac
@@ -49,6 +50,23 @@ fn has_c_compiler(test: &str) -> bool {
         eprintln!("{test}: not run, there is no C compiler");
     }
     found
+}
+
+#[test]
+fn collectives_have_files_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = fake_campanile(folder.path(), true);
+    let args = ["--only", "campanile", "--ranks", "2,4", "--cases", "broadcast,all-gather", "--campanile"];
+    let output = run(folder.path(), &[&args[..], &[program.to_str().unwrap()]].concat(), &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let asked = fs::read_to_string(folder.path().join("asked")).unwrap();
+    assert_eq!(
+        asked.lines().nth(2),
+        Some("bench all-gather --ranks 2 --min-bytes 1K --max-bytes 16M --step 4 --batches 5 --json")
+    );
+    let markdown = fs::read_to_string(folder.path().join("cpu_collectives.md")).unwrap();
+    assert!(markdown.contains("## Broadcast") && markdown.contains("cpu_collectives.json"), "{markdown}");
+    assert!(!folder.path().join("cpu_peers.md").exists());
 }
 
 #[test]

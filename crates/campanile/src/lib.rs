@@ -7,7 +7,7 @@
 //! communicator there are
 //!
 //! * [`Moe`]: expert-parallel dispatch and combine ([`moe`]);
-//! * [`Barrier`] ([`collectives`]);
+//! * [`Barrier`], [`Broadcast`] and [`AllGather`] ([`collectives`]);
 //! * [`Window`]s of symmetric memory and the [`Queue`]s and signals below them ([`core`]), for collectives of one's own.
 //!
 //! ```
@@ -35,7 +35,7 @@ pub use campanile_moe as moe;
 pub use campanile_shm as shm;
 
 pub use campanile_bootstrap::configuration;
-pub use campanile_collectives::Barrier;
+pub use campanile_collectives::{AllGather, Barrier, Broadcast};
 pub use campanile_core::{
     Agent, Arena, AtomicOp, CommError, CommOptions, Communicator, Completion, Condition, Config, Fault, FaultKind,
     LocalAddress, MemoryKind, MoeCombine, MoeMode, Op, Path, Queue, QueueOptions, QueueTarget, Rank, RemoteAddress,

@@ -10,8 +10,10 @@ use crate::exit::Error;
 use crate::output::print;
 
 pub mod barrier;
+pub mod collective;
 pub mod moe;
 pub mod put;
+mod size;
 
 /// What is measured.
 #[derive(clap::Subcommand, Debug)]
@@ -20,6 +22,10 @@ pub enum Command {
     Moe(moe::Args),
     /// The barrier
     Barrier(barrier::Args),
+    /// Broadcast, with every rank in turn as its root
+    Broadcast(collective::Args),
+    /// All-gather
+    AllGather(collective::Args),
     /// One-sided puts between two ranks, by load / store and by the queue
     Put(put::Args),
 }
@@ -29,6 +35,8 @@ pub fn main(command: &Command) -> Result<(), Error> {
     match command {
         Command::Moe(args) => moe::main(args),
         Command::Barrier(args) => barrier::main(args),
+        Command::Broadcast(args) => collective::main(collective::Kind::Broadcast, args),
+        Command::AllGather(args) => collective::main(collective::Kind::AllGather, args),
         Command::Put(args) => put::main(args),
     }
 }

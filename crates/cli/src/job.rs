@@ -21,6 +21,8 @@ pub enum Job {
     BenchMoe(bench::moe::Settings),
     /// `campanile bench barrier`.
     BenchBarrier(bench::barrier::Settings),
+    /// `campanile bench broadcast` and `all-gather`.
+    BenchCollective(bench::collective::Settings),
     /// `campanile bench put`.
     BenchPut(bench::put::Settings),
     /// A case of `campanile check`, which makes transports of its own.
@@ -34,6 +36,7 @@ impl Job {
             Self::Moe(exchange) => exchange.run(&world(config)?, &exchange.problem()?),
             Self::BenchMoe(settings) => settings.run(&world(config)?),
             Self::BenchBarrier(settings) => settings.run(&world(config)?),
+            Self::BenchCollective(settings) => settings.run(&world(config)?),
             Self::BenchPut(settings) => settings.run(&world(config)?),
             Self::Check(part) => part.run(config),
         }

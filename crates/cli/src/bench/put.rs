@@ -18,7 +18,7 @@ use campanile::{Barrier, Communicator, Condition, MemoryKind, Op, Wait, Window};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::{Deserialize, Serialize};
 
-use super::{percentile, print_json};
+use super::{percentile, print_json, size};
 use crate::exit::Error;
 use crate::job::Job;
 use crate::output::print;
@@ -29,10 +29,10 @@ use crate::ranks::{Options, Ranks};
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// Smallest size in bytes; K, M and G are powers of 1024
-    #[arg(long, short = 'b', default_value = "8", value_parser = size)]
+    #[arg(long, short = 'b', default_value = "8", value_parser = size::parse)]
     begin: usize,
     /// Largest size
-    #[arg(long, short = 'e', default_value = "16M", value_parser = size)]
+    #[arg(long, short = 'e', default_value = "16M", value_parser = size::parse)]
     end: usize,
     /// Factor from one size to the next
     #[arg(long, short = 'f', default_value_t = 2)]
@@ -44,23 +44,6 @@ pub struct Args {
     json: bool,
 }
 
-fn size(text: &str) -> Result<usize, String> {
-    let (digits, unit) = match text.find(|c: char| !c.is_ascii_digit()) {
-        Some(at) => text.split_at(at),
-        None => (text, ""),
-    };
-    let shift = match unit.to_ascii_uppercase().as_str() {
-        "" | "B" => 0,
-        "K" | "KIB" => 10,
-        "M" | "MIB" => 20,
-        "G" | "GIB" => 30,
-        _ => return Err("bytes, or with K, M or G: 8, 4K, 16M".to_owned()),
-    };
-    let number: usize = digits.parse().map_err(|_| "bytes, or with K, M or G: 8, 4K, 16M".to_owned())?;
-    number.checked_mul(1 << shift).filter(|&bytes| bytes <= MOST).ok_or_else(|| "at most 1G".to_owned())
-}
-
-const MOST: usize = 1 << 30;
 /// Bytes over which the buffers of one size rotate.
 const SPAN: usize = 64 << 20;
 /// Bytes that one value moves, roughly, so that small puts are timed in batches.
@@ -231,17 +214,7 @@ struct Row {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
-    if args.begin == 0 || args.begin > args.end || args.factor < 2 {
-        return Err(Error::input(anyhow!(
-            "sizes from {} to {} by a factor of {}: begin is at least 1 and at most end, the factor at least 2",
-            args.begin,
-            args.end,
-            args.factor
-        )));
-    }
-    let sizes = std::iter::successors(Some(args.begin), |size| size.checked_mul(args.factor));
-    let mut settings = Settings { sizes: sizes.take_while(|size| *size < args.end).collect() };
-    settings.sizes.push(args.end);
+    let settings = Settings { sizes: size::series(args.begin, args.end, args.factor)? };
     let ranks = Ranks::new(2, &args.ranks_options, None)?;
     if ranks.config().path() == campanile::Path::Queue {
         return Err(Error::input(anyhow!(
