@@ -97,20 +97,30 @@ impl Exchange<'_> {
     pub(crate) fn results(&self, key: &str, result: Result<Vec<u8>, ControlError>) -> Result<Vec<Vec<u8>>, CommError> {
         let message = match &result {
             Ok(value) => [b"+", value.as_slice()].concat(),
-            Err(error @ ControlError::PeerGone { .. }) => format!("~{error}").into_bytes(),
+            Err(error @ ControlError::PeerGone { peer, .. }) => {
+                [b"~", &peer.0.to_le_bytes()[..], error.to_string().as_bytes()].concat()
+            }
             Err(error) => format!("-{error}").into_bytes(),
         };
-        let fails = |message: &[u8]| !message.starts_with(b"+");
-        let (values, end) = self.gather_until(key, &message, fails);
-        let failed = |mark: u8| {
-            let mut all = self.team.members().iter().zip(&values);
-            all.find(|(_, value)| value.as_ref().is_some_and(|value| value.first() == Some(&mark)))
-        };
-        if let Some((peer, Some(message))) = failed(b'-').or_else(|| failed(b'~')) {
-            let reason = String::from_utf8_lossy(&message[1..]).into_owned();
-            return Err(CommError::Peer { what: key.to_owned(), peer: *peer, reason });
+        let (values, end) = self.gather_until(key, &message, |message| !message.starts_with(b"+"));
+        let members = || self.team.members().iter().copied().zip(values.iter().flatten());
+        if let Some((peer, reason)) = members().find_map(|(peer, value)| Some((peer, value.strip_prefix(b"-")?))) {
+            let reason = String::from_utf8_lossy(reason).into_owned();
+            return Err(CommError::Peer { what: key.to_owned(), peer, reason });
+        }
+        let gone = members().find_map(|(peer, value)| Some((peer, value.strip_prefix(b"~")?.split_first_chunk()?)));
+        if let Some((peer, (culprit, reason))) = gone {
+            let reason = String::from_utf8_lossy(reason).into_owned();
+            let Some(transport) = self.transport else {
+                return Err(CommError::Peer { what: key.to_owned(), peer, reason });
+            };
+            let culprit = Rank(u32::from_le_bytes(*culprit));
+            let kind = transport.gone(culprit).unwrap_or(FaultKind::Died);
+            let fault = transport.report(Fault { culprit, kind, reporter: peer });
+            return Err(CommError::Fault { what: format!("{key}: {peer}: {reason}"), fault });
         }
         end?;
+        // Empty is what no rank sends; what it would have meant fails where it is read.
         let strip = |message: Vec<u8>| message.get(1..).map_or_else(Vec::new, <[u8]>::to_vec);
         Ok(values.into_iter().flatten().map(strip).collect())
     }

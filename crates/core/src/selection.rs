@@ -189,9 +189,9 @@ fn ranges(candidates: &[Candidate], peer: &Peer, memory: MemoryKind, op: OpKind)
     starts.iter().zip(ends).map(|(start, end)| [*start, end]).collect()
 }
 
-/// Most bytes of one operation.
+/// Most bytes of one operation. Puts and gets have no limit: the core splits what is too large for a transport.
 fn largest(op: OpKind, caps: &Caps) -> u64 {
-    if op == OpKind::PutInline { u64::from(caps.inline_bytes) } else { caps.max_bytes }
+    if op == OpKind::PutInline { u64::from(caps.inline_bytes) } else { UNBOUNDED }
 }
 
 /// Caps filter, cost model and policy for one size.

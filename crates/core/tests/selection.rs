@@ -6,7 +6,7 @@ use campanile_core::selection::{
     Candidate, LARGEST, Peer, Policy, Preference, QUEUE_NS, Row, Selection, UNBOUNDED, Way,
 };
 use campanile_core::{
-    AtomicityDomain, Caps, Cost, MemoryKind, Node, OpKind, Path, PeerClass, Rank, Reach, SignalCaps, Source,
+    AtomicityDomain, Caps, Cost, Inline, MemoryKind, Node, OpKind, Path, PeerClass, Rank, Reach, SignalCaps, Source,
 };
 use proptest::prelude::*;
 
@@ -156,13 +156,12 @@ fn limits_of_size_end_a_range() {
     let small = Caps { max_bytes: 1 << 20, inline_bytes: 8, ..caps(false, 1.0, 1.0) };
     let candidates = [candidate("small", small)];
     let of = |op, bytes| find(&candidates, &Policy::default(), op, bytes);
-    assert_eq!(of(OpKind::Put, 1 << 20).bytes, [0, 1 << 20]);
-    let beyond = of(OpKind::Put, (1 << 20) + 1);
-    assert_eq!(beyond.bytes, [(1 << 20) + 1, UNBOUNDED]);
-    assert_eq!(reasons(&beyond), [("small", None, "at most 1048576 bytes in one operation")]);
+    // Larger puts are split.
+    assert_eq!(of(OpKind::Put, 1 << 20).bytes, [0, UNBOUNDED]);
+    assert!(of(OpKind::Put, (1 << 20) + 1).chosen().is_some());
     assert_eq!(of(OpKind::PutInline, 8).bytes, [0, 8]);
     assert_eq!(reasons(&of(OpKind::PutInline, 32)), [("small", None, "at most 8 bytes in one operation")]);
-    assert_eq!(of(OpKind::PutInline, 32).bytes, [9, 32]);
+    assert_eq!(of(OpKind::PutInline, 32).bytes, [9, Inline::MAX as u64]);
     assert_eq!(of(OpKind::Fence, 0).bytes, [0, 0]);
 }
 
@@ -214,9 +213,8 @@ proptest! {
             let row = rows[0];
             let times: Vec<_> = row.ranked.iter().map(|ranked| ranked.cost.time_ns(row.bytes[0])).collect();
             prop_assert!(times.is_sorted());
-            let fits = costs.iter().filter(|cost| cost.3 >= bytes).count();
             let transports: BTreeSet<_> = row.ranked.iter().map(|ranked| &ranked.transport).collect();
-            prop_assert!(transports.len() <= fits && (path != Path::Auto || transports.len() == fits));
+            prop_assert!(path != Path::Auto || transports.len() == costs.len());
             for (index, candidate) in candidates.iter().enumerate() {
                 let answers = row.ranked.iter().filter(|it| it.transport == candidate.transport()).count();
                 let rejected = row.rejected.iter().filter(|it| it.transport == candidate.transport());

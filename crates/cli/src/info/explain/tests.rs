@@ -52,18 +52,13 @@ To this rank itself and ranks 1 to 2 of this node, host memory
     then      rdma queue       1500 ns + bytes at 25.0 GB/s
     rejected  rdma load-store  it gives no pointers to that memory
     rejected  p2p              it has no usable device: gpu0: no driver
-  put, put-signal, get from 16 KiB up to 2 GiB
+  put, put-signal, get from 16 KiB
     chosen    rdma queue       1500 ns + bytes at 25.0 GB/s
     then      shm load-store   200 ns + bytes at 8.0 GB/s
     then      shm queue        400 ns + bytes at 8.0 GB/s
     rejected  rdma load-store  it gives no pointers to that memory
     rejected  p2p              it has no usable device: gpu0: no driver
-  put, put-signal, get above 2 GiB
-    chosen    shm load-store  200 ns + bytes at 8.0 GB/s
-    then      shm queue       400 ns + bytes at 8.0 GB/s
-    rejected  rdma            at most 2147483648 bytes in one operation
-    rejected  p2p             it has no usable device: gpu0: no driver
-  put-inline above 16 B up to 32 B
+  put-inline above 16 B up to 64 B
     nothing can
     rejected  shm   at most 16 bytes in one operation
     rejected  rdma  at most 16 bytes in one operation
@@ -77,17 +72,12 @@ To this rank itself and ranks 1 to 2 of this node, device 0 memory
     rejected  p2p   it has no usable device: gpu0: no driver
 
 To rank 3 of another node, host memory
-  put, put-signal, get up to 2 GiB; put-inline up to 16 B; atomic, fence
+  put, put-signal, get, atomic, fence; put-inline up to 16 B
     chosen    rdma queue       1500 ns + bytes at 25.0 GB/s
     rejected  shm              rank 3 shares no memory with this rank
     rejected  rdma load-store  it gives no pointers to that memory
     rejected  p2p              it has no usable device: gpu0: no driver
-  put, put-signal, get above 2 GiB
-    nothing can
-    rejected  shm   rank 3 shares no memory with this rank
-    rejected  rdma  at most 2147483648 bytes in one operation
-    rejected  p2p   it has no usable device: gpu0: no driver
-  put-inline above 16 B up to 32 B
+  put-inline above 16 B up to 64 B
     nothing can
     rejected  shm   rank 3 shares no memory with this rank
     rejected  rdma  at most 16 bytes in one operation
@@ -133,18 +123,13 @@ Selection with CAMPANILE_TRANSPORT=rdma (file), CAMPANILE_PATH=load-store (code)
 No communicator of the ranks on this node can be made.
 
 To this rank itself, host memory
-  put, put-signal, get up to 2 GiB; put-inline up to 16 B; atomic, fence
+  put, put-signal, get, atomic, fence; put-inline up to 16 B
     nothing can
     rejected  shm              CAMPANILE_TRANSPORT=rdma (file) does not name it
     rejected  rdma load-store  it gives no pointers to that memory
     rejected  rdma queue       CAMPANILE_PATH=load-store (code) forbids it
     rejected  p2p              CAMPANILE_TRANSPORT=rdma (file) does not name it
-  put, put-signal, get above 2 GiB
-    nothing can
-    rejected  shm   CAMPANILE_TRANSPORT=rdma (file) does not name it
-    rejected  rdma  at most 2147483648 bytes in one operation
-    rejected  p2p   CAMPANILE_TRANSPORT=rdma (file) does not name it
-  put-inline above 16 B up to 32 B
+  put-inline above 16 B up to 64 B
     nothing can
     rejected  shm   CAMPANILE_TRANSPORT=rdma (file) does not name it
     rejected  rdma  at most 16 bytes in one operation
@@ -172,7 +157,7 @@ fn json_has_one_row_for_each_range() {
         serde_json::to_value(JsonRow::from(*put)).unwrap(),
         serde_json::json!({
             "peer": 1, "class": "node", "memory": "host", "op": "put",
-            "first_bytes": 16384, "last_bytes": 2147483648_u64,
+            "first_bytes": 16384, "last_bytes": null,
             "chosen": {"transport": "rdma", "path": "queue", "latency_ns": 1500.0, "gbps": 25.0},
             "then": [
                 {"transport": "shm", "path": "load-store", "latency_ns": 200.0, "gbps": 8.0},
