@@ -1,0 +1,284 @@
+/* Sending: queues and answers become messages in the outbox, and the outbox goes into the socket.
+ *
+ * Everything is copied into the outbox. So a source is reusable as soon as its last fragment lies there, and a message
+ * is always whole, even if the region that it came from is released before the socket takes it. Payload costs one copy
+ * more than it must; a transport that sends from the source would keep it pinned until then. */
+
+#include "mailbox.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* Room for one more message of the largest size, moving what waits to the front if that makes it. */
+static bool room(struct buffer *buffer)
+{
+    if (BUFFER_BYTES - buffer->tail >= sizeof(struct message) + FRAGMENT_BYTES)
+        return true;
+    memmove(buffer->bytes, buffer->bytes + buffer->head, buffer->tail - buffer->head);
+    buffer->tail -= buffer->head;
+    buffer->head = 0;
+    return BUFFER_BYTES - buffer->tail >= sizeof(struct message) + FRAGMENT_BYTES;
+}
+
+/* Puts a message into the outbox, which has room, and `message->bytes` of payload. */
+static void append(struct connection *connection, const struct message *message, const void *payload)
+{
+    struct buffer *outbox = &connection->outbox;
+    memcpy(outbox->bytes + outbox->tail, message, sizeof *message);
+    outbox->tail += sizeof *message;
+    if (message->bytes > 0)
+        memcpy(outbox->bytes + outbox->tail, payload, message->bytes);
+    outbox->tail += message->bytes;
+}
+
+/* ---- What the peer is told of the job ---- */
+
+static bool send_news(struct transport *transport, struct connection *connection)
+{
+    uint64_t fault = atomic_load_explicit(&transport->fault, memory_order_acquire);
+    if (fault != connection->told) {
+        connection->told = fault;
+        append(connection, &(struct message){.kind = MESSAGE_FAULT, .value = fault}, NULL);
+        return true;
+    }
+    if (atomic_load_explicit(&transport->leaving, memory_order_acquire) && !connection->told_left) {
+        connection->told_left = true;
+        append(connection, &(struct message){.kind = MESSAGE_LEFT}, NULL);
+        return true;
+    }
+    return false;
+}
+
+/* ---- Answers ---- */
+
+static bool send_answer(struct transport *transport, struct connection *connection)
+{
+    if (connection->answered == connection->owed)
+        return false;
+    struct answer *answer = &connection->answers[connection->answered & (connection->answers_size - 1)];
+    struct message message = {
+        .kind = answer->kind,
+        .queue = answer->queue,
+        .position = answer->position,
+        .value = answer->value,
+        .last = 1,
+    };
+    if (answer->kind != MESSAGE_REPLY) {
+        append(connection, &message, NULL);
+    } else if (answer->is_word) {
+        message.bytes = sizeof answer->value;
+        append(connection, &message, &answer->value);
+    } else {
+        uint64_t left = answer->bytes - answer->sent;
+        message.bytes = (uint32_t)(left < FRAGMENT_BYTES ? left : FRAGMENT_BYTES);
+        message.offset = answer->sent;
+        message.last = message.bytes == left;
+        struct region *region;
+        uint64_t offset = answer->offset + answer->sent;
+        if (region_pin(&transport->locals, answer->region, offset, message.bytes, &region) == FOUND) {
+            append(connection, &message, region->address + offset);
+            region_unpin(region);
+        } else {
+            /* Released since the get was accepted. */
+            message = (struct message){.kind = MESSAGE_NACK, .queue = answer->queue, .position = answer->position,
+                                       .value = NACK_STALE, .last = 1};
+            append(connection, &message, NULL);
+        }
+        answer->sent += message.bytes;
+    }
+    if (message.last)
+        connection->answered++;
+    return true;
+}
+
+/* ---- Operations ---- */
+
+/* Where an imported region is at its owner; false, and the queue has failed, if it was released here. */
+static bool resolve(struct queue *queue, CampanileRemoteAddress at, uint64_t bytes, struct message *message)
+{
+    struct region *region;
+    if (region_pin(&queue->transport->remotes, at.region, at.offset, bytes, &region) != FOUND) {
+        queue_fail(queue, atomic_load(&queue->sent),
+                   "its remote region was released before it was sent; keep it until completion");
+        return false;
+    }
+    message->region = region->remote;
+    message->offset = at.offset;
+    region_unpin(region);
+    return true;
+}
+
+/* The next fragment of a put. */
+static bool send_fragment(struct queue *queue, struct message *message, CampanileLocalAddress source,
+                          CampanileRemoteAddress target, uint64_t bytes)
+{
+    uint64_t left = bytes - queue->done;
+    message->kind = MESSAGE_PUT;
+    message->bytes = (uint32_t)(left < FRAGMENT_BYTES ? left : FRAGMENT_BYTES);
+    target.offset += queue->done;
+    source.offset += queue->done;
+    struct region *region;
+    if (!resolve(queue, target, message->bytes, message))
+        return false;
+    if (region_pin(&queue->transport->locals, source.region, source.offset, message->bytes, &region) != FOUND) {
+        queue_fail(queue, atomic_load(&queue->sent),
+                   "its local region was released before it was sent; keep a region until local completion");
+        return false;
+    }
+    queue->done += message->bytes;
+    append(queue->connection, message, region->address + source.offset);
+    region_unpin(region);
+    return true;
+}
+
+static bool send_signal(struct queue *queue, struct message *message, const CampanileSignalUpdate *signal)
+{
+    message->kind = MESSAGE_SIGNAL;
+    message->value = signal->value;
+    message->action = signal->action;
+    message->last = 1;
+    if (!resolve(queue, signal->target, 8, message))
+        return false;
+    append(queue->connection, message, NULL);
+    queue_sent(queue, false);
+    return true;
+}
+
+/* Whether the operation at `sent` is stopped. Once one of a post is, so are those that follow. */
+static bool stopped(struct queue *queue, const struct slot *slot, uint64_t position)
+{
+    if (atomic_load_explicit(&slot->cancelled, memory_order_acquire) == position + 1) {
+        queue->skipping = true;
+        queue->skip_first = slot->first;
+    }
+    return queue->skipping && queue->skip_first == slot->first;
+}
+
+/* The next message of a queue: one fragment, or what an operation has besides. */
+static bool send_operation(struct queue *queue)
+{
+    if (!queue_ready(queue))
+        return false;
+    uint64_t position = atomic_load(&queue->sent);
+    const struct slot *slot = &queue->slots[position % queue->depth];
+    struct message message = {.queue = queue->number, .position = position};
+    if (queue->done == 0 && stopped(queue, slot, position)) {
+        message.kind = MESSAGE_NOP;
+        message.last = 1;
+        append(queue->connection, &message, NULL);
+        queue_sent(queue, false);
+        return true;
+    }
+    switch (slot->op.kind) {
+    case CAMPANILE_OP_PUT: {
+        const CampanilePut *put = &slot->op.payload.put;
+        message.last = put->bytes - queue->done <= FRAGMENT_BYTES;
+        if (!send_fragment(queue, &message, put->source, put->target, put->bytes))
+            return false;
+        if (message.last)
+            queue_sent(queue, false);
+        return true;
+    }
+    case CAMPANILE_OP_PUT_SIGNAL: {
+        const CampanilePutSignal *put = &slot->op.payload.put_signal;
+        if (queue->done < put->bytes)
+            return send_fragment(queue, &message, put->source, put->target, put->bytes);
+        return send_signal(queue, &message, &put->signal);
+    }
+    case CAMPANILE_OP_PUT_INLINE: {
+        const CampanilePutInline *put = &slot->op.payload.put_inline;
+        message.kind = MESSAGE_PUT;
+        message.bytes = put->bytes;
+        message.last = 1;
+        if (!resolve(queue, put->target, put->bytes, &message))
+            return false;
+        append(queue->connection, &message, put->data);
+        queue_sent(queue, false);
+        return true;
+    }
+    case CAMPANILE_OP_SIGNAL:
+        return send_signal(queue, &message, &slot->op.payload.signal);
+    case CAMPANILE_OP_GET: {
+        const CampanileGet *get = &slot->op.payload.get;
+        message.kind = MESSAGE_GET;
+        message.value = get->bytes;
+        message.last = 1;
+        if (!resolve(queue, get->source, get->bytes, &message))
+            return false;
+        append(queue->connection, &message, NULL);
+        queue_sent(queue, true);
+        return true;
+    }
+    case CAMPANILE_OP_ATOMIC: {
+        const CampanileAtomic *atomic = &slot->op.payload.atomic;
+        message.kind = MESSAGE_ATOMIC;
+        message.action = atomic->kind;
+        message.value = atomic->operand;
+        message.compare = atomic->compare;
+        message.last = 1;
+        if (!resolve(queue, atomic->target, 8, &message))
+            return false;
+        append(queue->connection, &message, NULL);
+        queue_sent(queue, atomic->kind != CAMPANILE_ATOMIC_ADD);
+        return true;
+    }
+    default: /* CAMPANILE_OP_FENCE: post refused all others. */
+        message.kind = MESSAGE_NOP;
+        message.last = 1;
+        append(queue->connection, &message, NULL);
+        queue_sent(queue, false);
+        return true;
+    }
+}
+
+/* One message of the next queue that has one. */
+static bool send_next(struct connection *connection)
+{
+    struct queue *first = connection->queues;
+    if (first == NULL)
+        return false;
+    struct queue *queue = first;
+    do {
+        connection->queues = queue->next;
+        if (send_operation(queue))
+            return true;
+        queue = queue->next;
+    } while (queue != first);
+    return false;
+}
+
+bool connection_owes(struct transport *transport, struct connection *connection)
+{
+    return !connection->mute && (connection->outbox.head < connection->outbox.tail ||
+                                 connection->answered < connection->owed ||
+                                 connection->told != atomic_load(&transport->fault) ||
+                                 (atomic_load(&transport->leaving) && !connection->told_left));
+}
+
+bool connection_send(struct transport *transport, struct connection *connection)
+{
+    struct buffer *outbox = &connection->outbox;
+    if (connection->mute)
+        return false;
+    /* Answers come first: they free what the peer waits for, and are few. */
+    bool staged = false;
+    while (room(outbox) &&
+           (send_news(transport, connection) || send_answer(transport, connection) || send_next(connection)))
+        staged = true;
+    if (outbox->head == outbox->tail)
+        return staged;
+    ssize_t sent = send(connection->out, outbox->bytes + outbox->head, outbox->tail - outbox->head,
+                        MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) {
+        outbox->head += (size_t)sent;
+        if (outbox->head == outbox->tail)
+            outbox->head = outbox->tail = 0;
+        return true;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)
+        return staged;
+    /* It is gone. What it said before is still to be read: see connection_receive. */
+    connection->mute = true;
+    return true;
+}

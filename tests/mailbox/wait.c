@@ -1,0 +1,101 @@
+/* Waiting for a word that the progress thread will change.
+ *
+ * A waiter yields its core a few times, since that thread may need it, and then sleeps until a turn has executed
+ * something. It looks at the word first and last: what came before a fault or a death counts. */
+
+#include "mailbox.h"
+
+#include <sched.h>
+
+/* Yields before sleeping: some 20 us, which is longer than a message takes between two ranks that run. */
+#define YIELDS 100
+
+static bool holds(const CampanileWait *wait, uint64_t word)
+{
+    if (wait->condition == CAMPANILE_CONDITION_TAG)
+        return (word & wait->mask) == wait->value;
+    return (int64_t)(word - wait->value) >= 0;
+}
+
+/* Whether there is a reason to stop waiting. */
+static bool over(struct transport *transport, const struct connection *connection, const CampanileWait *wait,
+                 _Atomic uint64_t *word)
+{
+    return holds(wait, atomic_load(word)) || fault_standing(transport) != 0 || atomic_load(&connection->gone) != 0;
+}
+
+static void sleep_until_turn(struct transport *transport, const struct connection *connection, const CampanileWait *wait,
+                             _Atomic uint64_t *word, uint64_t deadline)
+{
+    struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
+    pthread_mutex_lock(&transport->bell_lock);
+    /* Counted first, then looked: see waiters_wake. The lock is held from here to the sleep, so no bell is missed. */
+    atomic_fetch_add(&transport->waiters, 1);
+    if (!over(transport, connection, wait, word))
+        pthread_cond_timedwait(&transport->bell, &transport->bell_lock, &until);
+    atomic_fetch_sub(&transport->waiters, 1);
+    pthread_mutex_unlock(&transport->bell_lock);
+}
+
+void waiters_wake(struct transport *transport)
+{
+    /* A read-modify-write, as the waiter's: it comes before, and the waiter sees what was executed, or after, and it is
+     * counted. */
+    if (atomic_fetch_add(&transport->waiters, 0) == 0)
+        return;
+    pthread_mutex_lock(&transport->bell_lock);
+    pthread_cond_broadcast(&transport->bell);
+    pthread_mutex_unlock(&transport->bell_lock);
+}
+
+int32_t word_wait(struct transport *transport, const CampanileWait *wait, uint64_t *seen, CampanileError *error)
+{
+    struct region *region = NULL;
+    const CampanileRegion *handle = wait->region;
+    if (wait->offset % 8 != 0 || (uintptr_t)handle->address % 8 != 0 ||
+        region_pin(&transport->locals, handle->key, wait->offset, 8, &region) != FOUND)
+        return refuse(error, CAMPANILE_STATUS_INVALID, NULL,
+                      "a word at %llu: offsets are multiples of 8 inside the region, which is 8-byte aligned",
+                      (unsigned long long)wait->offset);
+    /* The caller keeps the region while it waits in it; a pin would make its release wait as long. */
+    region_unpin(region);
+    _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)((unsigned char *)handle->address + wait->offset);
+    *seen = atomic_load_explicit(word, memory_order_acquire);
+    if (holds(wait, *seen))
+        return CAMPANILE_STATUS_OK;
+
+    struct connection *connection = connection_to(transport, wait->peer);
+    if (connection == NULL)
+        return refuse(error, CAMPANILE_STATUS_INVALID, NULL, "rank %u is not connected", wait->peer);
+    if (atomic_load(&connection->masked))
+        return refuse(error, CAMPANILE_STATUS_INVALID, NULL, "rank %u is masked: this rank goes on without it",
+                      wait->peer);
+    uint64_t start = now_ns();
+    uint64_t deadline = start + transport->timeout_ns < start ? UINT64_MAX : start + transport->timeout_ns;
+    for (unsigned look = 0;; look++) {
+        uint64_t fault = fault_standing(transport);
+        uint32_t gone = atomic_load(&connection->gone);
+        uint64_t now = look < YIELDS ? start : now_ns();
+        *seen = atomic_load_explicit(word, memory_order_acquire);
+        if (holds(wait, *seen))
+            return CAMPANILE_STATUS_OK;
+        if (fault == 0 && gone != 0)
+            fault = fault_report(transport, CAMPANILE_FAULT(gone, wait->peer, transport->rank));
+        if (fault != 0) {
+            error->numbers[0] = fault;
+            error->numbers[1] = *seen;
+            return CAMPANILE_STATUS_FAULT;
+        }
+        if (now >= deadline) {
+            uint64_t stalled = CAMPANILE_FAULT(CAMPANILE_FAULT_STALLED, wait->peer, transport->rank);
+            error->numbers[0] = now - start;
+            error->numbers[1] = *seen;
+            error->numbers[2] = fault_report(transport, stalled);
+            return CAMPANILE_STATUS_TIMEOUT;
+        }
+        if (look < YIELDS)
+            sched_yield();
+        else
+            sleep_until_turn(transport, connection, wait, word, deadline);
+    }
+}
