@@ -11,16 +11,16 @@ pub const STATUS_PENDING: i32 = 1;
 pub const STATUS_FAILED: i32 = -1;
 /// The transport does not do that: `what`, and the `reason`. Of a queue's `test`: `what` is the completion level.
 pub const STATUS_UNSUPPORTED: i32 = -2;
-/// It did not end in time. `numbers`: nanoseconds waited; of a queue: position, nanoseconds; of `signal_wait`:
-/// nanoseconds, the value of the word, and the fault that stands (a fault word). `what` was waited for.
+/// It did not end in time. `numbers`: nanoseconds waited; of a queue also its position, and its state as the `reason`; of
+/// `signal_wait` also the value of the word and the fault word that stands now. `what` was waited for.
 pub const STATUS_TIMEOUT: i32 = -3;
 /// A peer is gone. `numbers`: its rank. `what` was being done.
 pub const STATUS_PEER_GONE: i32 = -4;
-/// This memory cannot be had or registered: the `reason`.
+/// This memory cannot be had or registered. `numbers`: how many bytes, of which kind. The `reason`.
 pub const STATUS_MEMORY: i32 = -5;
 /// A peer sent something that makes no sense. `numbers`: its rank. `what` it was meant to be, and the `reason`.
 pub const STATUS_BAD_PEER_DATA: i32 = -6;
-/// There is no such device. `what` there is.
+/// There is no such device. The `reason` lists what there is.
 pub const STATUS_NO_DEVICE: i32 = -7;
 /// A queue is full for now. `numbers`: slots needed, slots free.
 pub const STATUS_BUSY: i32 = -8;
@@ -32,7 +32,7 @@ pub const STATUS_INVALID: i32 = -10;
 pub const STATUS_COMPLETION: i32 = -11;
 /// A queue has failed because a producer reserved and did not publish, or the state makes no sense: the `reason`.
 pub const STATUS_POISONED: i32 = -12;
-/// A mark is not one that this queue gave. `numbers`: the mark.
+/// A mark is not one that this queue gave.
 pub const STATUS_FOREIGN_TICKET: i32 = -13;
 /// The job has a fault. `numbers`: the fault word, the value of the word that was waited for.
 pub const STATUS_FAULT: i32 = -14;
@@ -40,7 +40,7 @@ pub const STATUS_FAULT: i32 = -14;
 pub const STATUS_PANICKED: i32 = -15;
 
 /// What an error says beside its status. Given by the host, filled by the plugin, and only with a negative status, so that
-/// success costs nothing. What a status does not use is left alone.
+/// success costs nothing. What a status does not use is left alone: the host has zeroed it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Error {

@@ -60,6 +60,21 @@ impl<T> Request<T> {
         }
     }
 
+    /// Blocks on the call's own event until a test may succeed, at most for `timeout`; not at all if it is done.
+    pub fn park(&mut self, timeout: Duration) {
+        if let State::Pending(pending) = &mut self.0 {
+            pending.park(timeout);
+        }
+    }
+
+    /// What is being waited for.
+    pub fn describe(&self) -> String {
+        match &self.0 {
+            State::Done(_) => "nothing".to_owned(),
+            State::Pending(pending) => pending.describe(),
+        }
+    }
+
     /// Waits for the result.
     ///
     /// # Errors
