@@ -143,7 +143,7 @@ struct connection *connection_to(struct transport *transport, uint32_t rank);
 /* ---- queue.c ---- */
 
 struct slot {
-    CampanileOp op;
+    CampanileOp op;             /* its remote addresses name the keys of their owner */
     uint64_t first;             /* position of its post's first operation */
     _Atomic uint64_t cancelled; /* position + 1 of the operation that is not to run */
 };
@@ -153,7 +153,7 @@ struct queue {
     struct transport *transport;
     struct connection *connection;
     struct queue *next, *previous;
-    uint32_t number; /* never used again by this transport */
+    uint32_t number; /* never used again */
     uint64_t depth;
     struct slot *slots;
     pthread_mutex_t lock; /* among posters */
@@ -213,7 +213,6 @@ struct transport {
     struct connection **connections; /* by rank; fixed once `connected` */
     uint32_t connections_count;
     _Atomic bool connected;
-    _Atomic uint32_t queues; /* how many were made */
 
     _Atomic uint64_t fault;
     _Atomic bool leaving; /* the peers are to be told that this rank is done */

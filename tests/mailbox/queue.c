@@ -14,6 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* How many queues this process has made: a number tells a queue from all others of the process. */
+static _Atomic uint32_t numbers;
+
 static uint64_t load(const _Atomic uint64_t *counter)
 {
     return atomic_load_explicit(counter, memory_order_acquire);
@@ -44,7 +47,8 @@ static int32_t failure(struct queue *queue, CampanileError *error)
     return refuse(error, status, NULL, "%s", queue->reason);
 }
 
-/* ---- Checks of a post: whatever is wrong with an operation is said before any of the list is queued. ---- */
+/* ---- Checks of a post: whatever is wrong with an operation is said before any of the list is queued. What is queued names
+ * the owner's key of a remote region: it does not need the import any more, and the owner checks the key again. ---- */
 
 struct check {
     struct queue *queue;
@@ -63,78 +67,90 @@ static bool illegal(const struct check *check, const char *reason, ...)
     return false;
 }
 
-static bool range(const struct check *check, bool remote, uint64_t key, uint64_t offset, uint64_t bytes)
+/* Holds the region that has this range; NULL if there is none. */
+static struct region *hold(const struct check *check, const char *side, struct regions *regions, uint64_t key,
+                           uint64_t offset, uint64_t bytes)
 {
-    struct transport *transport = check->queue->transport;
-    const char *side = remote ? "remote" : "local";
     struct region *region;
-    enum found found = region_pin(remote ? &transport->remotes : &transport->locals, key, offset, bytes, &region);
+    enum found found = region_pin(regions, key, offset, bytes, &region);
+    if (found == FOUND)
+        return region;
     if (found == STALE)
-        return illegal(check, "its %s region %#llx does not exist (any more)", side, (unsigned long long)key);
-    if (found == OUTSIDE)
-        return illegal(check, "%llu bytes at offset %llu are outside its %s region", (unsigned long long)bytes,
-                       (unsigned long long)offset, side);
+        illegal(check, "its %s region %#llx does not exist (any more)", side, (unsigned long long)key);
+    else
+        illegal(check, "%llu bytes at offset %llu are outside its %s region", (unsigned long long)bytes,
+                (unsigned long long)offset, side);
+    return NULL;
+}
+
+static bool local(const struct check *check, CampanileLocalAddress at, uint64_t bytes)
+{
+    struct regions *regions = &check->queue->transport->locals;
+    struct region *region = hold(check, "local", regions, at.region, at.offset, bytes);
+    if (region != NULL)
+        region_unpin(region);
+    return region != NULL;
+}
+
+static bool remote(const struct check *check, CampanileRemoteAddress *at, uint64_t bytes)
+{
+    struct regions *regions = &check->queue->transport->remotes;
+    struct region *region = hold(check, "remote", regions, at->region, at->offset, bytes);
+    if (region == NULL)
+        return false;
     uint32_t owner = region->owner;
+    at->region = region->remote;
     region_unpin(region);
-    if (owner != (remote ? check->queue->connection->rank : transport->rank))
+    if (owner != check->queue->connection->rank)
         return illegal(check, "its remote region belongs to rank %u, the queue leads to rank %u", owner,
                        check->queue->connection->rank);
     return true;
 }
 
-static bool local(const struct check *check, CampanileLocalAddress at, uint64_t bytes)
+static bool word(const struct check *check, CampanileRemoteAddress *at)
 {
-    return range(check, false, at.region, at.offset, bytes);
-}
-
-static bool remote(const struct check *check, CampanileRemoteAddress at, uint64_t bytes)
-{
-    return range(check, true, at.region, at.offset, bytes);
-}
-
-static bool word(const struct check *check, CampanileRemoteAddress at)
-{
-    if (at.offset % 8 != 0)
-        return illegal(check, "a word at offset %llu; words are 8-byte aligned", (unsigned long long)at.offset);
+    if (at->offset % 8 != 0)
+        return illegal(check, "a word at offset %llu; words are 8-byte aligned", (unsigned long long)at->offset);
     return remote(check, at, 8);
 }
 
-static bool signal_update(const struct check *check, const CampanileSignalUpdate *signal)
+static bool signal_update(const struct check *check, CampanileSignalUpdate *signal)
 {
     if (signal->action > CAMPANILE_SIGNAL_ADD || signal->strength > CAMPANILE_STRENGTH_STRONG)
         return illegal(check, "a signal of action %u and strength %u is not known", signal->action, signal->strength);
-    return word(check, signal->target);
+    return word(check, &signal->target);
 }
 
-static bool legal(const struct check *check, const CampanileOp *op)
+/* Checks an operation, and makes it one that names the owner's keys. */
+static bool legal(const struct check *check, CampanileOp *op)
 {
     switch (op->kind) {
     case CAMPANILE_OP_PUT: {
-        const CampanilePut *put = &op->payload.put;
-        return local(check, put->source, put->bytes) && remote(check, put->target, put->bytes);
+        CampanilePut *put = &op->payload.put;
+        return local(check, put->source, put->bytes) && remote(check, &put->target, put->bytes);
     }
     case CAMPANILE_OP_PUT_SIGNAL: {
-        const CampanilePutSignal *put = &op->payload.put_signal;
-        return local(check, put->source, put->bytes) && remote(check, put->target, put->bytes) &&
+        CampanilePutSignal *put = &op->payload.put_signal;
+        return local(check, put->source, put->bytes) && remote(check, &put->target, put->bytes) &&
                signal_update(check, &put->signal);
     }
     case CAMPANILE_OP_PUT_INLINE: {
-        const CampanilePutInline *put = &op->payload.put_inline;
+        CampanilePutInline *put = &op->payload.put_inline;
         if (put->bytes > CAMPANILE_INLINE_BYTES)
             return illegal(check, "%u bytes inline; at most %d fit", put->bytes, CAMPANILE_INLINE_BYTES);
-        return remote(check, put->target, put->bytes);
+        return remote(check, &put->target, put->bytes);
     }
     case CAMPANILE_OP_SIGNAL:
         return signal_update(check, &op->payload.signal);
     case CAMPANILE_OP_GET: {
-        const CampanileGet *get = &op->payload.get;
-        return remote(check, get->source, get->bytes) && local(check, get->target, get->bytes);
+        CampanileGet *get = &op->payload.get;
+        return remote(check, &get->source, get->bytes) && local(check, get->target, get->bytes);
     }
     case CAMPANILE_OP_ATOMIC: {
-        const CampanileAtomic *atomic = &op->payload.atomic;
+        CampanileAtomic *atomic = &op->payload.atomic;
         if (atomic->kind > CAMPANILE_ATOMIC_SWAP)
             return illegal(check, "an atomic of kind %u is not known", atomic->kind);
-        return word(check, atomic->target) &&
+        return word(check, &atomic->target) &&
                (atomic->kind == CAMPANILE_ATOMIC_ADD || local(check, atomic->result, 8));
     }
     case CAMPANILE_OP_FENCE:
@@ -149,34 +165,34 @@ static bool legal(const struct check *check, const CampanileOp *op)
 static int32_t post(void *ctx, const CampanileOp *ops, size_t count, uint64_t *mark, CampanileError *error)
 {
     struct queue *queue = ctx;
-    int32_t failed = failure(queue, error);
-    if (failed != CAMPANILE_STATUS_OK)
-        return failed;
-    for (size_t i = 0; i < count; i++)
-        if (!legal(&(struct check){queue, error, i}, &ops[i]))
-            return CAMPANILE_STATUS_INVALID;
-    error->numbers[0] = count;
-    if (count > queue->depth) {
-        error->numbers[1] = queue->depth;
-        return CAMPANILE_STATUS_TOO_LARGE;
-    }
+    int32_t status = failure(queue, error);
+    if (status != CAMPANILE_STATUS_OK)
+        return status;
     pthread_mutex_lock(&queue->lock);
     uint64_t written = load(&queue->written);
     uint64_t free_slots = queue->depth - (written - load(&queue->acknowledged));
-    if (count > free_slots) {
-        pthread_mutex_unlock(&queue->lock);
-        error->numbers[1] = free_slots;
-        return CAMPANILE_STATUS_BUSY;
+    /* A list that does not fit is checked all the same: what is never legal is said first. */
+    for (size_t i = 0; i < count && status == CAMPANILE_STATUS_OK; i++) {
+        CampanileOp op = ops[i];
+        if (!legal(&(struct check){queue, error, i}, &op))
+            status = CAMPANILE_STATUS_INVALID;
+        else if (count <= free_slots) {
+            struct slot *slot = &queue->slots[(written + i) % queue->depth];
+            slot->op = op;
+            slot->first = written;
+        }
     }
-    for (size_t i = 0; i < count; i++) {
-        struct slot *slot = &queue->slots[(written + i) % queue->depth];
-        slot->op = ops[i];
-        slot->first = written;
+    if (status == CAMPANILE_STATUS_OK && count > free_slots) {
+        status = count > queue->depth ? CAMPANILE_STATUS_TOO_LARGE : CAMPANILE_STATUS_BUSY;
+        error->numbers[0] = count;
+        error->numbers[1] = count > queue->depth ? queue->depth : free_slots;
     }
-    store(&queue->written, written + count);
+    if (status == CAMPANILE_STATUS_OK) {
+        *mark = written + count;
+        store(&queue->written, *mark);
+    }
     pthread_mutex_unlock(&queue->lock);
-    *mark = written + count;
-    return CAMPANILE_STATUS_OK;
+    return status;
 }
 
 static int32_t ring(void *ctx, CampanileError *error)
@@ -291,15 +307,14 @@ int32_t queue_create(struct transport *transport, uint32_t target, uint32_t numb
     }
     queue->transport = transport;
     queue->connection = connection;
-    queue->number = atomic_fetch_add(&transport->queues, 1);
+    queue->number = atomic_fetch_add(&numbers, 1);
     queue->depth = options->depth;
     queue->slots = slots;
     pthread_mutex_init(&queue->lock, NULL);
     queue->table = (CampanileQueue){
         .struct_size = sizeof queue->table,
         .ctx = queue,
-        /* Keys and queues are numbered by each transport; the rank tells those of threads apart. */
-        .number = (uint64_t)transport->rank << 32 | queue->number,
+        .number = queue->number,
         .destroy = destroy,
         .post = post,
         .test = test,

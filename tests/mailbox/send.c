@@ -94,55 +94,42 @@ static bool send_answer(struct transport *transport, struct connection *connecti
 
 /* ---- Operations ---- */
 
-/* Where an imported region is at its owner; false, and the queue has failed, if it was released here. */
-static bool resolve(struct queue *queue, CampanileRemoteAddress at, uint64_t bytes, struct message *message)
+/* Puts an operation's message into the stream: to an address at the owner, with `message->bytes` of payload. */
+static void send_to(struct queue *queue, struct message *message, uint32_t kind, CampanileRemoteAddress at,
+                    const void *payload)
 {
-    struct region *region;
-    if (region_pin(&queue->transport->remotes, at.region, at.offset, bytes, &region) != FOUND) {
-        queue_fail(queue, atomic_load(&queue->sent),
-                   "its remote region was released before it was sent; keep it until completion");
-        return false;
-    }
-    message->region = region->remote;
+    message->kind = kind;
+    message->region = at.region;
     message->offset = at.offset;
-    region_unpin(region);
-    return true;
+    append(queue->connection, message, payload);
 }
 
-/* The next fragment of a put. */
+/* The next fragment of a put; false, and the queue has failed, if its source is gone. */
 static bool send_fragment(struct queue *queue, struct message *message, CampanileLocalAddress source,
                           CampanileRemoteAddress target, uint64_t bytes)
 {
     uint64_t left = bytes - queue->done;
-    message->kind = MESSAGE_PUT;
     message->bytes = (uint32_t)(left < FRAGMENT_BYTES ? left : FRAGMENT_BYTES);
-    target.offset += queue->done;
     source.offset += queue->done;
+    target.offset += queue->done;
     struct region *region;
-    if (!resolve(queue, target, message->bytes, message))
-        return false;
     if (region_pin(&queue->transport->locals, source.region, source.offset, message->bytes, &region) != FOUND) {
-        queue_fail(queue, atomic_load(&queue->sent),
+        queue_fail(queue, message->position,
                    "its local region was released before it was sent; keep a region until local completion");
         return false;
     }
-    queue->done += message->bytes;
-    append(queue->connection, message, region->address + source.offset);
+    send_to(queue, message, MESSAGE_PUT, target, region->address + source.offset);
     region_unpin(region);
+    queue->done += message->bytes;
     return true;
 }
 
-static bool send_signal(struct queue *queue, struct message *message, const CampanileSignalUpdate *signal)
+static void send_signal(struct queue *queue, struct message *message, const CampanileSignalUpdate *signal)
 {
-    message->kind = MESSAGE_SIGNAL;
     message->value = signal->value;
     message->action = signal->action;
     message->last = 1;
-    if (!resolve(queue, signal->target, 8, message))
-        return false;
-    append(queue->connection, message, NULL);
-    queue_sent(queue, false);
-    return true;
+    send_to(queue, message, MESSAGE_SIGNAL, signal->target, NULL);
 }
 
 /* Whether the operation at `sent` is stopped. Once one of a post is, so are those that follow. */
@@ -162,74 +149,54 @@ static bool send_operation(struct queue *queue)
         return false;
     uint64_t position = atomic_load(&queue->sent);
     const struct slot *slot = &queue->slots[position % queue->depth];
-    struct message message = {.queue = queue->number, .position = position};
-    if (queue->done == 0 && stopped(queue, slot, position)) {
-        message.kind = MESSAGE_NOP;
-        message.last = 1;
-        append(queue->connection, &message, NULL);
-        queue_sent(queue, false);
-        return true;
-    }
-    switch (slot->op.kind) {
-    case CAMPANILE_OP_PUT: {
-        const CampanilePut *put = &slot->op.payload.put;
-        message.last = put->bytes - queue->done <= FRAGMENT_BYTES;
-        if (!send_fragment(queue, &message, put->source, put->target, put->bytes))
+    const CampanilePayload *payload = &slot->op.payload;
+    struct message message = {.queue = queue->number, .position = position, .last = 1};
+    bool fetches = false;
+    uint32_t kind = queue->done == 0 && stopped(queue, slot, position) ? CAMPANILE_OP_FENCE : slot->op.kind;
+    switch (kind) {
+    case CAMPANILE_OP_PUT:
+        message.last = payload->put.bytes - queue->done <= FRAGMENT_BYTES;
+        if (!send_fragment(queue, &message, payload->put.source, payload->put.target, payload->put.bytes))
             return false;
-        if (message.last)
-            queue_sent(queue, false);
-        return true;
-    }
+        break;
     case CAMPANILE_OP_PUT_SIGNAL: {
-        const CampanilePutSignal *put = &slot->op.payload.put_signal;
-        if (queue->done < put->bytes)
-            return send_fragment(queue, &message, put->source, put->target, put->bytes);
-        return send_signal(queue, &message, &put->signal);
+        const CampanilePutSignal *put = &payload->put_signal;
+        if (queue->done < put->bytes) {
+            message.last = 0;
+            if (!send_fragment(queue, &message, put->source, put->target, put->bytes))
+                return false;
+        } else {
+            send_signal(queue, &message, &put->signal);
+        }
+        break;
     }
-    case CAMPANILE_OP_PUT_INLINE: {
-        const CampanilePutInline *put = &slot->op.payload.put_inline;
-        message.kind = MESSAGE_PUT;
-        message.bytes = put->bytes;
-        message.last = 1;
-        if (!resolve(queue, put->target, put->bytes, &message))
-            return false;
-        append(queue->connection, &message, put->data);
-        queue_sent(queue, false);
-        return true;
-    }
+    case CAMPANILE_OP_PUT_INLINE:
+        message.bytes = payload->put_inline.bytes;
+        send_to(queue, &message, MESSAGE_PUT, payload->put_inline.target, payload->put_inline.data);
+        break;
     case CAMPANILE_OP_SIGNAL:
-        return send_signal(queue, &message, &slot->op.payload.signal);
-    case CAMPANILE_OP_GET: {
-        const CampanileGet *get = &slot->op.payload.get;
-        message.kind = MESSAGE_GET;
-        message.value = get->bytes;
-        message.last = 1;
-        if (!resolve(queue, get->source, get->bytes, &message))
-            return false;
-        append(queue->connection, &message, NULL);
-        queue_sent(queue, true);
-        return true;
-    }
-    case CAMPANILE_OP_ATOMIC: {
-        const CampanileAtomic *atomic = &slot->op.payload.atomic;
-        message.kind = MESSAGE_ATOMIC;
-        message.action = atomic->kind;
-        message.value = atomic->operand;
-        message.compare = atomic->compare;
-        message.last = 1;
-        if (!resolve(queue, atomic->target, 8, &message))
-            return false;
-        append(queue->connection, &message, NULL);
-        queue_sent(queue, atomic->kind != CAMPANILE_ATOMIC_ADD);
-        return true;
-    }
-    default: /* CAMPANILE_OP_FENCE: post refused all others. */
+        send_signal(queue, &message, &payload->signal);
+        break;
+    case CAMPANILE_OP_GET:
+        message.value = payload->get.bytes;
+        send_to(queue, &message, MESSAGE_GET, payload->get.source, NULL);
+        fetches = true;
+        break;
+    case CAMPANILE_OP_ATOMIC:
+        message.action = payload->atomic.kind;
+        message.value = payload->atomic.operand;
+        message.compare = payload->atomic.compare;
+        send_to(queue, &message, MESSAGE_ATOMIC, payload->atomic.target, NULL);
+        fetches = payload->atomic.kind != CAMPANILE_ATOMIC_ADD;
+        break;
+    default: /* A fence, or what was stopped; post refused all others. */
         message.kind = MESSAGE_NOP;
-        message.last = 1;
         append(queue->connection, &message, NULL);
-        queue_sent(queue, false);
-        return true;
+        break;
     }
+    if (message.last)
+        queue_sent(queue, fetches);
+    return true;
 }
 
 /* One message of the next queue that has one. */
