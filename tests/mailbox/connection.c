@@ -99,6 +99,13 @@ void connection_end(struct connection *connection)
     free(connection);
 }
 
+void connection_gone(struct transport *transport, struct connection *connection, uint32_t kind)
+{
+    uint32_t here = 0;
+    if (atomic_compare_exchange_strong(&connection->gone, &here, kind))
+        atomic_store(&connection->ended, atomic_fetch_add(&transport->ends, 1) + 1);
+}
+
 /* ---- The hand-shake ---- */
 
 /* A peer that is being connected to, or that will come. */

@@ -286,12 +286,22 @@ static bool execute(struct transport *transport, struct connection *connection, 
     case MESSAGE_REPLY:
         return take_answer(transport, connection, message, payload);
     case MESSAGE_FAULT:
-        connection->told = message->value;
-        fault_report(transport, message->value);
+        /* It is told back what stands here, and so knows that it was heard. */
+        atomic_store(&connection->heard, message->value);
+        fault_adopt(transport, message->value);
         return true;
     case MESSAGE_LEFT:
         connection->left = true;
-        atomic_store_explicit(&connection->gone, CAMPANILE_FAULT_LEFT, memory_order_release);
+        connection_gone(transport, connection, CAMPANILE_FAULT_LEFT);
+        return true;
+    case MESSAGE_ASK:
+        connection->their_question = (uint32_t)message->position;
+        connection->their_answer = message->action == ASK_FAULT ? fault_adopt(transport, message->value)
+                                                                : atomic_load(&transport->waiting);
+        return true;
+    case MESSAGE_ANSWER:
+        atomic_store(&connection->answer, message->value);
+        atomic_store(&connection->answered_number, (uint32_t)message->position);
         return true;
     default:
         return false;
@@ -337,9 +347,9 @@ bool connection_receive(struct transport *transport, struct connection *connecti
         inbox->tail += (size_t)received;
         total += (size_t)received;
         if (!execute_all(transport, connection)) {
-            atomic_store(&connection->gone, CAMPANILE_FAULT_FAILED);
+            connection_gone(transport, connection, CAMPANILE_FAULT_FAILED);
             connection->deaf = connection->mute = true;
-            fault_report(transport, CAMPANILE_FAULT(CAMPANILE_FAULT_FAILED, connection->rank, transport->rank));
+            fault_adopt(transport, CAMPANILE_FAULT(CAMPANILE_FAULT_FAILED, connection->rank, transport->rank));
         }
     }
     return total > 0;

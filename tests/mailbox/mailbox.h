@@ -20,6 +20,8 @@
  *     execute.c     messages to memory and answers
  *     fault.c       the job's fault, who is gone, masks
  *     wait.c        waiting for a word
+ *     blame.c       whose fault a time-out is
+ *     ask.c         questions to a peer's progress thread
  *     error.c       errors, texts, the clock
  *     message.h     what travels
  *
@@ -116,6 +118,13 @@ struct connection {
     uint64_t token; /* which incarnation of the peer this is */
     _Atomic uint32_t gone; /* CAMPANILE_FAULT_DIED, _LEFT or _FAILED, or 0 */
     _Atomic bool masked;
+    _Atomic bool told_end;  /* whether its end was told as an event */
+    _Atomic uint32_t ended; /* which peer of all it was to end: 1 for the first, 0 while it is there */
+    _Atomic uint64_t heard; /* the last fault that it told */
+
+    /* This rank's questions to the peer, and the last answer. */
+    _Atomic uint32_t question, asked, answered_number;
+    _Atomic uint64_t question_value, answer;
 
     /* Of whoever holds the transport's lock. */
     bool dead;        /* its process has ended; of the progress thread */
@@ -123,6 +132,9 @@ struct connection {
     bool left;        /* it said that it is done */
     bool told_left;   /* it was told that this rank is */
     uint64_t told;    /* the fault that it knows of */
+    uint32_t told_asked; /* the question of this rank that was sent last */
+    uint32_t their_question, told_question; /* the peer's last question, and the one that was answered last */
+    uint64_t their_answer;
     struct buffer inbox, outbox;
     struct answer *answers; /* a ring; its size is a power of two */
     size_t answered, owed, answers_size;
@@ -137,6 +149,8 @@ int listener_open(struct transport *transport, CampanileError *error);
 int32_t connection_start(struct transport *transport, const CampanilePeer *peers, size_t count,
                          CampanileRequest *request, CampanileError *error);
 void connection_end(struct connection *connection);
+/* The peer is gone, for this reason unless there was one before. */
+void connection_gone(struct transport *transport, struct connection *connection, uint32_t kind);
 /* The connection to a rank, or NULL. */
 struct connection *connection_to(struct transport *transport, uint32_t rank);
 
@@ -224,10 +238,14 @@ struct transport {
     int doorbell; /* an eventfd */
     _Atomic uint32_t sleeping, ending;
 
+    pthread_mutex_t ask_lock; /* one question at a time */
+    _Atomic uint32_t ends;    /* how many peers have ended */
+
     /* Its waiters. */
     pthread_mutex_t bell_lock;
     pthread_cond_t bell;
-    _Atomic uint32_t waiters;
+    _Atomic uint32_t turns, waiters;
+    _Atomic uint32_t waiting; /* whom this rank waits for: rank + 1, or 0 */
 };
 
 int32_t transport_open(const CampanileOpenOptions *options, const CampanileTransport **table, CampanileError *error);
@@ -249,6 +267,9 @@ bool connection_owes(struct transport *transport, struct connection *connection)
 /* ---- fault.c ---- */
 
 uint64_t fault_standing(struct transport *transport);
+/* Makes a fault this rank's, unless one stands; returns the one that stands. Never waits: the progress thread calls it. */
+uint64_t fault_adopt(struct transport *transport, uint64_t fault);
+/* The same for all ranks; waits for the peers, for a short while. */
 uint64_t fault_report(struct transport *transport, uint64_t fault);
 bool rank_masked(struct transport *transport, uint32_t rank);
 void rank_mask(struct transport *transport, uint32_t rank);
@@ -256,7 +277,21 @@ void rank_mask(struct transport *transport, uint32_t rank);
 /* ---- wait.c ---- */
 
 int32_t word_wait(struct transport *transport, const CampanileWait *wait, uint64_t *seen, CampanileError *error);
-/* Makes the waiters look again, if there are any. */
+/* A waiter takes the number of the turn, looks for what it waits for, and sleeps unless there was another turn since. */
+uint32_t waiters_look(struct transport *transport);
+void waiters_sleep(struct transport *transport, uint32_t turn, uint64_t deadline);
+/* Something has changed: the waiters look again, if there are any. */
 void waiters_wake(struct transport *transport);
+
+/* ---- ask.c, blame.c ---- */
+
+/* When to give up on an answer that is asked for now. */
+uint64_t answer_deadline(const struct transport *transport);
+/* Asks a peer's progress thread; false if there is no answer in time. */
+bool ask(struct transport *transport, struct connection *connection, uint32_t question, uint64_t value,
+         uint64_t *answer);
+
+/* The fault of a wait for that rank which was in vain. */
+uint64_t blame(struct transport *transport, uint32_t first);
 
 #endif

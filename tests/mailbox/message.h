@@ -12,6 +12,8 @@
  * | REPLY  | bytes of the result of the operation at `position`, from `offset` | a fragment   |
  * | FAULT  | the sender's fault is `value`                                     |              |
  * | LEFT   | the sender is done                                                |              |
+ * | ASK    | question `action` with `value`; its number is `position`          |              |
+ * | ANSWER | `value` is the answer to the question of that number              |              |
  *
  * A stream keeps order and messages are executed in order: hence every put is ordered, every signal strong, and a fence
  * free, but behind a get: see send.c. */
@@ -32,10 +34,15 @@ enum {
     MESSAGE_REPLY,
     MESSAGE_FAULT,
     MESSAGE_LEFT,
+    MESSAGE_ASK,
+    MESSAGE_ANSWER,
 };
 
 /* Why an operation failed at its target. */
 enum { NACK_STALE = 1, NACK_OUTSIDE, NACK_UNALIGNED };
+
+/* Questions: whom the receiver waits for (rank + 1, 0 for nobody); which fault stands, if not this one. */
+enum { ASK_WAITING = 1, ASK_FAULT };
 
 struct message {
     uint32_t kind;
@@ -47,7 +54,7 @@ struct message {
     uint64_t offset;
     uint64_t value;
     uint64_t compare;
-    uint32_t action; /* CAMPANILE_SIGNAL_* or CAMPANILE_ATOMIC_* */
+    uint32_t action; /* CAMPANILE_SIGNAL_*, CAMPANILE_ATOMIC_* or ASK_* */
     uint32_t reserved;
 };
 

@@ -28,11 +28,9 @@ void progress_ring(struct transport *transport)
 }
 
 /* A peer is gone once nothing more can come from it. */
-static void say_it_is_gone(struct connection *connection)
+static void say_it_is_gone(struct transport *transport, struct connection *connection)
 {
-    uint32_t none = 0;
-    uint32_t kind = connection->left ? CAMPANILE_FAULT_LEFT : CAMPANILE_FAULT_DIED;
-    atomic_compare_exchange_strong(&connection->gone, &none, kind);
+    connection_gone(transport, connection, connection->left ? CAMPANILE_FAULT_LEFT : CAMPANILE_FAULT_DIED);
     connection->mute = true;
     char reason[64];
     snprintf(reason, sizeof reason, "rank %u is gone", connection->rank);
@@ -67,7 +65,7 @@ static bool turn(struct transport *transport)
         receive(transport, &ended);
         for (uint32_t rank = 0; rank < transport->connections_count; rank++)
             if (transport->connections[rank] != NULL && transport->connections[rank]->deaf)
-                say_it_is_gone(transport->connections[rank]);
+                say_it_is_gone(transport, transport->connections[rank]);
         worked = true;
     }
     /* Before sending: a waiter has more use of a core than an acknowledgement. */

@@ -47,6 +47,20 @@ static bool send_news(struct transport *transport, struct connection *connection
         append(connection, &(struct message){.kind = MESSAGE_LEFT}, NULL);
         return true;
     }
+    uint32_t asked = atomic_load(&connection->asked);
+    if (connection->told_asked != asked) {
+        connection->told_asked = asked;
+        append(connection, &(struct message){.kind = MESSAGE_ASK, .position = asked,
+                                             .action = atomic_load(&connection->question),
+                                             .value = atomic_load(&connection->question_value)}, NULL);
+        return true;
+    }
+    if (connection->told_question != connection->their_question) {
+        connection->told_question = connection->their_question;
+        append(connection, &(struct message){.kind = MESSAGE_ANSWER, .position = connection->their_question,
+                                             .value = connection->their_answer}, NULL);
+        return true;
+    }
     return false;
 }
 
@@ -220,7 +234,9 @@ bool connection_owes(struct transport *transport, struct connection *connection)
     return !connection->mute && (connection->outbox.head < connection->outbox.tail ||
                                  connection->answered < connection->owed ||
                                  connection->told != atomic_load(&transport->fault) ||
-                                 (atomic_load(&transport->leaving) && !connection->told_left));
+                                 (atomic_load(&transport->leaving) && !connection->told_left) ||
+                                 connection->told_asked != atomic_load(&connection->asked) ||
+                                 connection->told_question != connection->their_question);
 }
 
 bool connection_send(struct transport *transport, struct connection *connection)

@@ -216,6 +216,24 @@ static uint32_t gone(void *ctx, uint32_t peer)
     return connection == NULL ? 0 : atomic_load_explicit(&connection->gone, memory_order_acquire);
 }
 
+/* Of the ends that were not told yet, the first. */
+static uint32_t poll_event(void *ctx, uint32_t *peer)
+{
+    struct transport *transport = ctx;
+    struct connection *first = NULL;
+    for (uint32_t rank = 0; rank < transport->connections_count; rank++) {
+        struct connection *connection = connection_to(transport, rank);
+        uint32_t ended = connection == NULL ? 0 : atomic_load(&connection->ended);
+        if (ended != 0 && !atomic_load(&connection->told_end) && !atomic_load(&connection->masked) &&
+            (first == NULL || ended < atomic_load(&first->ended)))
+            first = connection;
+    }
+    if (first == NULL || atomic_exchange(&first->told_end, true))
+        return CAMPANILE_EVENT_NONE;
+    *peer = first->rank;
+    return atomic_load(&first->gone) == CAMPANILE_FAULT_LEFT ? CAMPANILE_EVENT_LEFT : CAMPANILE_EVENT_DIED;
+}
+
 static void mask(void *ctx, uint32_t peer)
 {
     rank_mask(ctx, peer);
@@ -296,6 +314,7 @@ static void close_transport(void *ctx)
     regions_end(&transport->remotes);
     pthread_cond_destroy(&transport->bell);
     pthread_mutex_destroy(&transport->bell_lock);
+    pthread_mutex_destroy(&transport->ask_lock);
     pthread_mutex_destroy(&transport->lock);
     free(transport->node);
     free(transport);
@@ -312,6 +331,7 @@ int32_t transport_open(const CampanileOpenOptions *options, const CampanileTrans
     transport->listener = transport->doorbell = -1;
     pthread_mutex_init(&transport->lock, NULL);
     pthread_mutex_init(&transport->bell_lock, NULL);
+    pthread_mutex_init(&transport->ask_lock, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
@@ -355,9 +375,10 @@ int32_t transport_open(const CampanileOpenOptions *options, const CampanileTrans
         .gone = gone,
         .register_memory = register_memory,
         .signal_wait = signal_wait,
+        .poll_event = poll_event,
         .mask = mask,
         .shutdown = shut_down,
-        /* No load / store: no map and no notify. The host asks `gone` for events, and kernels cannot post here. */
+        /* No load / store: no map and no notify. Kernels cannot post here. */
     };
     *table = &transport->table;
     return CAMPANILE_STATUS_OK;

@@ -17,21 +17,19 @@ static bool holds(const CampanileWait *wait, uint64_t word)
     return (int64_t)(word - wait->value) >= 0;
 }
 
-/* Whether there is a reason to stop waiting. */
-static bool over(struct transport *transport, const struct connection *connection, const CampanileWait *wait,
-                 _Atomic uint64_t *word)
+uint32_t waiters_look(struct transport *transport)
 {
-    return holds(wait, atomic_load(word)) || fault_standing(transport) != 0 || atomic_load(&connection->gone) != 0;
+    return atomic_load(&transport->turns);
 }
 
-static void sleep_until_turn(struct transport *transport, const struct connection *connection, const CampanileWait *wait,
-                             _Atomic uint64_t *word, uint64_t deadline)
+void waiters_sleep(struct transport *transport, uint32_t turn, uint64_t deadline)
 {
     struct timespec until = {.tv_sec = (time_t)(deadline / 1000000000u), .tv_nsec = (long)(deadline % 1000000000u)};
     pthread_mutex_lock(&transport->bell_lock);
-    /* Counted first, then looked: see waiters_wake. The lock is held from here to the sleep, so no bell is missed. */
+    /* Counted first, then looked; the waker counts a turn first, then looks for waiters: one of them sees the other. The
+     * lock is held from here to the sleep, so the bell is not missed either. */
     atomic_fetch_add(&transport->waiters, 1);
-    if (!over(transport, connection, wait, word))
+    if (atomic_load(&transport->turns) == turn)
         pthread_cond_timedwait(&transport->bell, &transport->bell_lock, &until);
     atomic_fetch_sub(&transport->waiters, 1);
     pthread_mutex_unlock(&transport->bell_lock);
@@ -39,9 +37,8 @@ static void sleep_until_turn(struct transport *transport, const struct connectio
 
 void waiters_wake(struct transport *transport)
 {
-    /* A read-modify-write, as the waiter's: it comes before, and the waiter sees what was executed, or after, and it is
-     * counted. */
-    if (atomic_fetch_add(&transport->waiters, 0) == 0)
+    atomic_fetch_add(&transport->turns, 1);
+    if (atomic_load(&transport->waiters) == 0)
         return;
     pthread_mutex_lock(&transport->bell_lock);
     pthread_cond_broadcast(&transport->bell);
@@ -72,30 +69,33 @@ int32_t word_wait(struct transport *transport, const CampanileWait *wait, uint64
                       wait->peer);
     uint64_t start = now_ns();
     uint64_t deadline = start + transport->timeout_ns < start ? UINT64_MAX : start + transport->timeout_ns;
-    for (unsigned look = 0;; look++) {
+    atomic_store(&transport->waiting, wait->peer + 1);
+    int32_t status = CAMPANILE_STATUS_PENDING;
+    for (unsigned look = 0; status == CAMPANILE_STATUS_PENDING; look++) {
+        uint32_t turn = waiters_look(transport);
         uint64_t fault = fault_standing(transport);
         uint32_t gone = atomic_load(&connection->gone);
         uint64_t now = look < YIELDS ? start : now_ns();
         *seen = atomic_load_explicit(word, memory_order_acquire);
-        if (holds(wait, *seen))
-            return CAMPANILE_STATUS_OK;
-        if (fault == 0 && gone != 0)
-            fault = fault_report(transport, CAMPANILE_FAULT(gone, wait->peer, transport->rank));
-        if (fault != 0) {
+        if (holds(wait, *seen)) {
+            status = CAMPANILE_STATUS_OK;
+        } else if (fault != 0 || gone != 0) {
+            if (fault == 0)
+                fault = fault_report(transport, CAMPANILE_FAULT(gone, wait->peer, transport->rank));
             error->numbers[0] = fault;
             error->numbers[1] = *seen;
-            return CAMPANILE_STATUS_FAULT;
-        }
-        if (now >= deadline) {
-            uint64_t stalled = CAMPANILE_FAULT(CAMPANILE_FAULT_STALLED, wait->peer, transport->rank);
+            status = CAMPANILE_STATUS_FAULT;
+        } else if (now >= deadline) {
             error->numbers[0] = now - start;
             error->numbers[1] = *seen;
-            error->numbers[2] = fault_report(transport, stalled);
-            return CAMPANILE_STATUS_TIMEOUT;
-        }
-        if (look < YIELDS)
+            error->numbers[2] = fault_report(transport, blame(transport, wait->peer));
+            status = CAMPANILE_STATUS_TIMEOUT;
+        } else if (look < YIELDS) {
             sched_yield();
-        else
-            sleep_until_turn(transport, connection, wait, word, deadline);
+        } else {
+            waiters_sleep(transport, turn, deadline);
+        }
     }
+    atomic_store(&transport->waiting, 0);
+    return status;
 }

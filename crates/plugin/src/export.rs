@@ -14,11 +14,12 @@ use std::ffi::c_void;
 use std::time::Duration;
 
 use campanile_abi as abi;
-use campanile_core::{Node, OpenOptions, Rank, TransportPlugin};
+use campanile_core::{Node, OpenOptions, Rank, TransportInfo, TransportPlugin};
 
 use crate::codes;
+use crate::failure::Failure;
 use crate::text;
-use guard::{answer, guard};
+use guard::{answer, caught, guard};
 
 /// Makes a library of the crate that calls it: the entry symbol, for a [`TransportPlugin`] that stands in a constant
 /// expression.
@@ -68,11 +69,17 @@ unsafe impl Send for Exported {}
 unsafe impl Sync for Exported {}
 
 /// What `ctx` of the root table points to.
-struct Root(&'static dyn TransportPlugin);
+struct Root {
+    plugin: &'static dyn TransportPlugin,
+    /// What it said when it panicked instead of saying who it is.
+    panic: Option<String>,
+}
+
+/// Who a plugin is that panics when it is asked: `init` says the rest.
+const NOBODY: TransportInfo = TransportInfo { name: "unknown", version: "unknown", summary: "it panicked" };
 
 impl Exported {
-    /// The body of the entry symbol: the table, made at the first call, for a host of this major version, else null. Null too
-    /// if the plugin panics when it is asked for its name.
+    /// The body of the entry symbol: the table, made at the first call, for a host of this major version, else null.
     #[doc(hidden)]
     pub fn entry(
         place: &'static std::sync::OnceLock<Self>,
@@ -84,21 +91,25 @@ impl Exported {
         }
         let make = || {
             let (plugin, vendor) = plugin();
-            place.get_or_init(|| Self::new(plugin, vendor)).table()
+            Self::new(plugin, vendor)
         };
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(make)).unwrap_or(std::ptr::null())
+        place.get_or_init(make).table()
     }
 
     /// The table of a plugin, for hosts in the same process.
     pub fn new(plugin: &'static dyn TransportPlugin, vendor: &'static str) -> Self {
-        let info = plugin.info();
+        let (info, panic) = match caught(|| plugin.info()) {
+            Ok(info) => (info, None),
+            Err(message) => (NOBODY, Some(message)),
+        };
+        let root = Box::leak(Box::new(Root { plugin, panic }));
         let table = abi::Plugin {
             magic: abi::MAGIC,
             abi_major: abi::MAJOR,
             abi_minor: abi::MINOR,
             struct_size: size_of::<abi::Plugin>() as u64,
             // One a plugin, for ever.
-            ctx: std::ptr::from_ref(Box::leak(Box::new(Root(plugin)))).cast_mut().cast(),
+            ctx: (&raw mut *root).cast(),
             name: text::lend(info.name),
             version: text::lend(info.version),
             vendor: text::lend(vendor),
@@ -121,17 +132,20 @@ impl Exported {
 
 /// # Safety
 /// `ctx` is the root table's.
-unsafe fn root(ctx: *mut c_void) -> &'static dyn TransportPlugin {
-    // SAFETY: the caller's promise; it is leaked.
-    unsafe { (*ctx.cast::<Root>()).0 }
+unsafe fn root(ctx: *mut c_void) -> &'static Root {
+    // SAFETY: the caller's promise; it is leaked and never changed.
+    unsafe { &*ctx.cast() }
 }
 
-unsafe extern "C" fn init(_: *mut c_void, host: *const abi::Host, error: *mut abi::Error) -> i32 {
-    // SAFETY: the host is one for ever, the record is this call's (the contract of `init`).
+unsafe extern "C" fn init(ctx: *mut c_void, host: *const abi::Host, error: *mut abi::Error) -> i32 {
+    // SAFETY: the context is ours, the host is one for ever, the record is this call's (the contract of `init`).
     unsafe {
         guard("init", error, || {
             log::forward_to(host);
-            Ok(abi::STATUS_OK)
+            match &root(ctx).panic {
+                Some(message) => Err(Failure::panicked("info", message)),
+                None => Ok(abi::STATUS_OK),
+            }
         })
     }
 }
@@ -140,7 +154,7 @@ unsafe extern "C" fn probe(ctx: *mut c_void, devices: *const abi::DeviceSink, er
     // SAFETY: the context is ours, sink and record are this call's (the contract of `probe`).
     unsafe {
         guard("probe", error, || {
-            for probed in root(ctx).probe() {
+            for probed in root(ctx).plugin.probe() {
                 let (usable, detail) = match &probed.usable {
                     Ok(detail) => (1, detail),
                     Err(reason) => (0, reason),
@@ -172,7 +186,7 @@ unsafe extern "C" fn open(
                 huge_pages: codes::huge_pages(options.huge_pages),
                 timeout: Duration::from_nanos(options.timeout_ns),
             };
-            let opened = root(ctx).open(&text::copy(device), options)?;
+            let opened = root(ctx).plugin.open(&text::copy(device), options)?;
             *transport = transport::export(opened);
             Ok(abi::STATUS_OK)
         })

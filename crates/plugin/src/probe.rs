@@ -154,9 +154,10 @@ fn read_until(mut from: File, pidfd: &Pidfd, deadline: Instant) -> std::io::Resu
     }
 }
 
-/// Good, then texts; each with its length before it.
+/// Tag of an answer: what was found. An answer is the length of its texts together, a tag, and the texts, each with its
+/// length before it.
 const FOUND: u8 = b'+';
-/// Refused, then why.
+/// Tag of an answer: why the file was refused.
 const REFUSED: u8 = b'-';
 
 fn encode(found: &Result<Found, LoadError>) -> Vec<u8> {
@@ -188,14 +189,16 @@ fn encode(found: &Result<Found, LoadError>) -> Vec<u8> {
             REFUSED
         }
     };
-    // The end, so that a part of an answer is none.
-    bytes.push(tag);
-    bytes
+    [&(bytes.len() as u64).to_le_bytes()[..], &[tag], &bytes].concat()
 }
 
 /// What the child found; `None` if the answer is not whole.
 fn decode(path: &Path, answer: &[u8]) -> Option<Result<Found, LoadError>> {
-    let (tag, mut rest) = answer.split_last()?;
+    let (length, answer) = answer.split_first_chunk::<8>()?;
+    let (tag, mut rest) = answer.split_first()?;
+    if rest.len() as u64 != u64::from_le_bytes(*length) {
+        return None;
+    }
     let mut texts = Vec::new();
     while let Some((length, after)) = rest.split_first_chunk::<8>() {
         let (text, after) = after.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
@@ -237,9 +240,8 @@ mod tests {
         let refused = LoadError::Refused { path: path.to_owned(), reason: "why".to_owned() };
         assert_eq!(decode(path, &encode(&Err(refused.clone()))), Some(Err(refused)));
         let whole = encode(&Ok(found));
-        for part in 0..whole.len() - 1 {
-            let decoded = decode(path, &whole[..part]);
-            assert!(!matches!(decoded, Some(Ok(_))), "the first {part} bytes are taken for an answer");
+        for part in 0..whole.len() {
+            assert_eq!(decode(path, &whole[..part]), None, "the first {part} bytes are taken for an answer");
         }
     }
 }

@@ -58,6 +58,11 @@ pub(super) fn answer<T>(function: &'static str, otherwise: T, body: impl FnOnce(
     })
 }
 
+/// What `body` returns, or what its panic says.
+pub(super) fn caught<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(body)).map_err(|panic| message(&*panic))
+}
+
 #[cold]
 fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
