@@ -1,8 +1,12 @@
-//! The transport that is written in C (`tests/mailbox`), as a file that the loader finds: what is built on transports runs
-//! over it unchanged, whether ranks are threads or processes, and a rank that dies is named. This program starts itself as
-//! the ranks of its jobs. Without a C compiler nothing is run, and it says so.
+//! Transports that are files, one written in C (`tests/mailbox`) and the two of the guide's page "Your own transport": what
+//! is built on transports runs over them unchanged. The mailbox does so whether ranks are threads or processes, and names a
+//! rank that dies. This program starts itself as the ranks of its jobs. Without a C compiler what is written in C is not
+//! run, and it says so.
 
 mod compiler;
+#[path = "plugins/library.rs"]
+#[allow(dead_code, reason = "the shared-memory transport is not this test's")]
+mod library;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -37,27 +41,16 @@ fn main() -> ExitCode {
     if std::env::var_os("CAMPANILE_RANK").is_some() {
         return rank();
     }
-    if !compiler::knows(&[]) {
-        println!("c_transport: not run: there is no C compiler (cc)");
-        return ExitCode::SUCCESS;
-    }
-    let library = compiler::build("libmailbox.so", &compiler::sources("tests/mailbox"), &["-shared", "-fPIC"]);
     let mut cases: Vec<(String, Box<dyn Fn()>)> = Vec::new();
+    let in_rust = library::of_cargo(&["--package", "campanile-example-transport"]);
     for (name, part) in PARTS {
-        let of_threads = library.clone();
-        cases.push((format!("{name}_of_threads"), Box::new(move || threads(&of_threads, part))));
-        let of_processes = library.clone();
-        cases.push((format!("{name}_of_processes"), Box::new(move || processes(&of_processes, name))));
+        let library = in_rust.clone();
+        cases.push((format!("{name}_over_the_example_in_rust"), Box::new(move || threads(&library, part))));
     }
-    for culprit in [0, 2] {
-        let library = library.clone();
-        cases.push((
-            format!("killing_rank_{culprit}_is_named_by_all_others"),
-            Box::new(move || killed(&library, culprit)),
-        ));
-    }
-    for sanitizer in ["thread", "address,undefined"] {
-        cases.push((format!("sanitizer_{sanitizer}"), Box::new(move || sanitized(sanitizer))));
+    if compiler::knows(&[]) {
+        in_c(&mut cases);
+    } else {
+        println!("transports in C: not run: there is no C compiler (cc)");
     }
 
     let filter: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
@@ -69,6 +62,28 @@ fn main() -> ExitCode {
     }
     println!("\ntest result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn in_c(cases: &mut Vec<(String, Box<dyn Fn()>)>) {
+    let shared = ["-shared", "-fPIC"];
+    let example = compiler::build("libinproc_c.so", &compiler::sources("examples/transport_c"), &shared);
+    let mailbox = compiler::build("libmailbox.so", &compiler::sources("tests/mailbox"), &shared);
+    for (name, part) in PARTS {
+        let library = example.clone();
+        cases.push((format!("{name}_over_the_example_in_c"), Box::new(move || threads(&library, part))));
+        let library = mailbox.clone();
+        cases.push((format!("{name}_of_threads"), Box::new(move || threads(&library, part))));
+        let library = mailbox.clone();
+        cases.push((format!("{name}_of_processes"), Box::new(move || processes(&library, name))));
+    }
+    for culprit in [0, 2] {
+        let library = mailbox.clone();
+        let name = format!("killing_rank_{culprit}_is_named_by_all_others");
+        cases.push((name, Box::new(move || killed(&library, culprit))));
+    }
+    for sanitizer in ["thread", "address,undefined"] {
+        cases.push((format!("sanitizer_{sanitizer}"), Box::new(move || sanitized(sanitizer))));
+    }
 }
 
 fn load(library: &Path) -> &'static dyn TransportPlugin {
@@ -229,7 +244,7 @@ fn large_both_ways(comm: &Arc<Communicator>) -> Result<()> {
 
 /// An exchange over queues, against the scalar model, bit for bit.
 fn moe(comm: &Arc<Communicator>) -> Result<()> {
-    assert!(!comm.maps_all(), "a mailbox maps nothing");
+    assert!(!comm.maps_all(), "it maps nothing");
     let ranks = comm.ranks();
     let (tokens, hidden, topk) = (37, 96, 3);
     let expert_rank = Problem::block_map(8, ranks);

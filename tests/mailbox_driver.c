@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define RANKS 2
 #define THREADS 3
@@ -39,6 +40,13 @@ struct rank {
 };
 
 static struct rank ranks[RANKS];
+
+static uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
 
 static CampanileError fresh_error(void)
 {
@@ -207,17 +215,37 @@ static void *play(void *argument)
     return NULL;
 }
 
+/* A get, a fence, and a put over what the get reads: it returns what was there before. */
+static void fence_behind_get(void)
+{
+    struct rank *self = &ranks[0];
+    const CampanileQueue *queue = self->queues[1][0];
+    uint64_t key = self->region.key, remote = self->remote[1].key;
+    unsigned char *got = (unsigned char *)self->region.address + target_of(0);
+    unsigned char *source = (unsigned char *)self->region.address + source_of(0);
+    for (int round = 1; round < 50; round++) {
+        memset((unsigned char *)ranks[1].region.address + source_of(1), round, BLOCK);
+        memset(source, 0xee, BLOCK);
+        CampanileOp ops[3] = {{.kind = CAMPANILE_OP_GET}, {.kind = CAMPANILE_OP_FENCE}, {.kind = CAMPANILE_OP_PUT}};
+        ops[0].payload.get = (CampanileGet){{remote, source_of(1)}, {key, target_of(0)}, BLOCK};
+        ops[2].payload.put = (CampanilePut){{key, source_of(0)}, {remote, source_of(1)}, BLOCK};
+        wait_for(queue, post(queue, ops, 3), CAMPANILE_LEVEL_REMOTE_CPU);
+        for (size_t i = 0; i < BLOCK; i++)
+            EXPECT(got[i] == round);
+    }
+}
+
 /* Memory that is released under a put: the queue fails or the put was faster, and nothing else happens. */
 static void release_in_flight(void)
 {
     CampanileError error = fresh_error();
     struct rank *self = &ranks[0];
     const CampanileTransport *transport = self->transport;
-    for (int round = 0; round < 20; round++) {
+    for (unsigned round = 0; round < 300; round++) {
         CampanileRegion region = {.struct_size = sizeof region};
         CampanileRequest request = {.struct_size = sizeof request};
         unsigned char *memory = malloc(BLOCK);
-        memset(memory, round, BLOCK);
+        memset(memory, (int)round, BLOCK);
         EXPECT(transport->register_memory(transport->ctx, memory, BLOCK, CAMPANILE_MEMORY_HOST, &region, &request,
                                           &error) == 0);
         const CampanileQueue *queue;
@@ -226,6 +254,9 @@ static void release_in_flight(void)
         CampanileOp op = {.kind = CAMPANILE_OP_PUT};
         op.payload.put = (CampanilePut){{region.key, 0}, {self->remote[1].key, target_of(0)}, BLOCK};
         uint64_t mark = post(queue, &op, 1);
+        /* Before it is sent, in the middle, and after. */
+        for (uint64_t until = clock_ns() + round * 500; clock_ns() < until;)
+            ;
         transport->release(transport->ctx, region.handle);
         free(memory); /* Whatever touches it now is found by the sanitizer. */
         int32_t status;
@@ -250,11 +281,19 @@ static void end(struct rank *rank)
     rank->transport->close(rank->transport->ctx);
 }
 
+/* What is queued completes before a rank leaves, also if nobody has rung it. */
 static void leave(void)
 {
     CampanileError error = fresh_error();
+    const CampanileQueue *queue = ranks[0].queues[1][0];
+    CampanileOp op = {.kind = CAMPANILE_OP_PUT};
+    uint64_t mark;
+    op.payload.put = (CampanilePut){{ranks[0].region.key, source_of(0)}, {ranks[0].remote[1].key, target_of(0)}, BLOCK};
+    for (int i = 0; i < 8; i++)
+        EXPECT(queue->post(queue->ctx, &op, 1, &mark, &error) == CAMPANILE_STATUS_OK);
     for (uint32_t rank = 0; rank < RANKS; rank++)
         EXPECT(ranks[rank].transport->shutdown(ranks[rank].transport->ctx, CAMPANILE_SHUTDOWN_DRAIN, &error) == 0);
+    EXPECT(queue->test(queue->ctx, mark, CAMPANILE_LEVEL_REMOTE_CPU, &error) == 1);
     end(&ranks[0]);
     end(&ranks[1]);
 }
@@ -292,6 +331,7 @@ int main(void)
             pthread_join(threads[i], NULL);
         for (uint32_t rank = 0; rank < RANKS; rank++)
             EXPECT(__atomic_load_n(word_of(&ranks[rank], 8), __ATOMIC_ACQUIRE) == THREADS * ROUNDS);
+        fence_behind_get();
         release_in_flight();
         dying ? die() : leave();
     }
