@@ -25,12 +25,14 @@ use campanile::{
     options,
 };
 use campanile_plugin::Loader;
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 
 const RANKS: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+/// Names, and what is run.
+type Cases = Vec<(String, Box<dyn Fn()>)>;
 type Part = fn(&Arc<Communicator>) -> Result<()>;
 
 /// What every rank of a job does.
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
     if std::env::var_os("CAMPANILE_RANK").is_some() {
         return rank();
     }
-    let mut cases: Vec<(String, Box<dyn Fn()>)> = Vec::new();
+    let mut cases = Cases::new();
     let in_rust = library::of_cargo(&["--package", "campanile-example-transport"]);
     for (name, part) in PARTS {
         let library = in_rust.clone();
@@ -64,7 +66,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn in_c(cases: &mut Vec<(String, Box<dyn Fn()>)>) {
+fn in_c(cases: &mut Cases) {
     let shared = ["-shared", "-fPIC"];
     let example = compiler::build("libinproc_c.so", &compiler::sources("examples/transport_c"), &shared);
     let mailbox = compiler::build("libmailbox.so", &compiler::sources("tests/mailbox"), &shared);
@@ -81,6 +83,8 @@ fn in_c(cases: &mut Vec<(String, Box<dyn Fn()>)>) {
         let name = format!("killing_rank_{culprit}_is_named_by_all_others");
         cases.push((name, Box::new(move || killed(&library, culprit))));
     }
+    let library = mailbox.clone();
+    cases.push(("a_forked_child_hides_no_death".to_owned(), Box::new(move || killed_behind_a_child(&library))));
     for sanitizer in ["thread", "address,undefined"] {
         cases.push((format!("sanitizer_{sanitizer}"), Box::new(move || sanitized(sanitizer))));
     }
@@ -139,6 +143,35 @@ fn killed(library: &Path, culprit: usize) {
     }
 }
 
+/// The child that the killed rank had forked holds its sockets for longer than anybody waits.
+fn killed_behind_a_child(library: &Path) {
+    let outcome = job(library, &["kill", "1", "behind a child"]);
+    let child = said(&outcome, 1).trim().parse().ok().and_then(Pid::from_raw).expect("the rank tells its child");
+    kill_process(child, Signal::KILL).expect("the child lives on");
+    for rank in [0, 2] {
+        let said = said(&outcome, rank);
+        assert!(said.contains("rank 1 died"), "rank {rank} said {said:?}; {outcome}");
+    }
+}
+
+/// A child that has left the group of this process, so that it is not killed with it. It ends by itself in the end.
+fn fork() -> Result<i32> {
+    // SAFETY: the child calls nothing but system calls.
+    match unsafe { libc::fork() } {
+        -1 => Err(std::io::Error::last_os_error().into()),
+        0 => {
+            // SAFETY: system calls without memory.
+            unsafe {
+                libc::setpgid(0, 0);
+                libc::alarm(60);
+                libc::pause();
+                libc::_exit(0)
+            }
+        }
+        pid => Ok(pid),
+    }
+}
+
 /// The C driver, two ranks of one process, under a sanitizer that the compiler may not have.
 fn sanitized(sanitizer: &str) {
     let sanitize = format!("-fsanitize={sanitizer}");
@@ -170,8 +203,12 @@ fn play(arguments: &[&str]) -> Result<()> {
     let configuration = configuration()?;
     let options = options(&configuration);
     let comm = Arc::new(Communicator::new(join(&configuration)?, load(&library), options)?);
-    if let ["kill", culprit] = arguments {
+    if let ["kill", culprit, how @ ..] = arguments {
         if comm.rank() == culprit.parse::<usize>()? {
+            if !how.is_empty() {
+                println!("{}", fork()?);
+                std::io::stdout().flush()?;
+            }
             std::thread::spawn(|| {
                 std::thread::park_timeout(Duration::from_millis(20));
                 kill_process(getpid(), Signal::KILL).expect("a process may signal itself");
