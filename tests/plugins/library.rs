@@ -1,6 +1,6 @@
 //! Libraries that tests load.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// The library that `cargo build` makes with these arguments, built as this test was.
@@ -18,20 +18,7 @@ pub fn of_cargo(arguments: &[&str]) -> PathBuf {
     let text = String::from_utf8(output.stdout).expect("JSON is UTF-8");
     let messages = text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("cargo speaks JSON"));
     let files = messages.filter_map(|message| message["filenames"].as_array().cloned()).flatten();
-    let libraries = files.filter_map(|file| file.as_str().map(PathBuf::from));
+    let mut libraries = files.filter_map(|file| file.as_str().map(PathBuf::from));
     // The last artefact is what was asked for; the others are what it needs, macros of the compiler among them.
-    libraries.filter(|file| file.extension().is_some_and(|extension| extension == "so")).last().expect("a library")
-}
-
-/// The shared-memory transport.
-pub fn shm() -> PathBuf {
-    of_cargo(&["--package", "campanile-shm-plugin"])
-}
-
-/// A copy of a library in a folder, under another name.
-#[allow(dead_code, reason = "not every test that has this module copies")]
-pub fn copy(library: &Path, folder: &Path, name: &str) -> PathBuf {
-    let copy = folder.join(name);
-    std::fs::copy(library, &copy).expect("the folder can be written");
-    copy
+    libraries.rfind(|file| file.extension().is_some_and(|extension| extension == "so")).expect("a library")
 }

@@ -31,7 +31,7 @@ pub struct Host {
     pub log_level: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Takes a line for the log; from any thread.
+    /// Takes a line for the log, from any thread. Always there; where nobody listens it does nothing.
     pub log: Option<unsafe extern "C" fn(ctx: *mut c_void, level: u32, target: Text, message: Text)>,
     /// Where counters go: `NULL` until a minor version says what it points to.
     pub counters: *const c_void,

@@ -5,7 +5,8 @@
 //! cargo run --release --package campanile-plugin --example boundary_cost
 //! ```
 //!
-//! One thread posts to itself: `post` of one operation, `ring`, `progress`, `test`. Instructions are counted by letting a
+//! One thread posts to itself: `post` of a list, `ring`, `progress`, `test`; figures are for one operation of it.
+//! Instructions are counted by letting a
 //! copy of this program go one at a time (`PTRACE_SINGLESTEP`), as the difference of two runs of different length, so that
 //! what is around the loop cancels out: they are the same at every run of one build. Nanoseconds are medians of batches, the
 //! two arms taking turns in one process.
@@ -23,15 +24,22 @@ use campanile_core::{
 use campanile_plugin::Loader;
 use campanile_shm::ShmPlugin;
 
-/// Operations of a short counted run; a long one has five times as many.
-const COUNTED: usize = 10;
-/// Batches of each arm, and operations of a batch.
+/// Lists of a short counted run; a long one has five times as many.
+const COUNTED: usize = 5;
+/// Batches of each arm, and lists of a batch.
 const BATCHES: usize = 201;
-const BATCH: usize = 2_000;
+const BATCH: usize = 500;
 
-/// The operations: name, bytes, with a signal or not.
-const CASES: [(&str, u64, bool); 4] =
-    [("put, 0 B", 0, false), ("put, 64 B", 64, false), ("put, 4 KiB", 4096, false), ("put-signal, 64 B", 64, true)];
+/// What is posted: name, bytes, with a signal or not, operations of a list.
+type Case = (&'static str, u64, bool, usize);
+const CASES: [Case; 6] = [
+    ("put, 0 B", 0, false, 1),
+    ("put, 64 B", 64, false, 1),
+    ("put, 4 KiB", 4096, false, 1),
+    ("put-signal, 64 B", 64, true, 1),
+    ("32 × put, 64 B", 64, false, 32),
+    ("32 × put-signal", 64, true, 32),
+];
 const ARMS: [&str; 2] = ["linked", "file"];
 
 /// One rank, connected to itself.
@@ -53,21 +61,22 @@ impl Loopback {
         Ok(Self { queue, window: comm.window(1 << 16, MemoryKind::Host)?, _comm: comm })
     }
 
-    fn op(&self, bytes: u64, signal: bool) -> Op {
+    fn list(&self, (_, bytes, signal, ops): Case) -> Vec<Op> {
         let source = LocalAddress { region: self.window.region().key(), offset: 0 };
         let remote = |offset| RemoteAddress { region: self.window.remote(0).key(), offset };
         let target = remote(1 << 15);
         if !signal {
-            return Op::Put { source, target, bytes };
+            return vec![Op::Put { source, target, bytes }; ops];
         }
         let update =
             SignalUpdate { target: remote(1 << 14), value: 1, action: SignalAction::Add, strength: Strength::Strong };
-        Op::PutSignal { source, target, bytes, signal: update }
+        vec![Op::PutSignal { source, target, bytes, signal: update }; ops]
     }
 
-    fn post(&self, op: Op, count: usize) -> anyhow::Result<()> {
+    /// Posts that list so often.
+    fn post(&self, list: &[Op], count: usize) -> anyhow::Result<()> {
         for _ in 0..count {
-            let ticket = self.queue.post(&[op])?;
+            let ticket = self.queue.post(list)?;
             self.queue.ring()?;
             self.queue.progress()?;
             anyhow::ensure!(self.queue.test(ticket, Completion::Local)?, "not complete after progress");
@@ -122,26 +131,26 @@ fn stop() {
 
 fn per_op(arm: &str, case: usize) -> anyhow::Result<f64> {
     let (short, long) = (instructions(arm, case, COUNTED)?, instructions(arm, case, 5 * COUNTED)?);
-    Ok((long - short) as f64 / (4 * COUNTED) as f64)
+    Ok((long - short) as f64 / (4 * COUNTED * CASES[case].3) as f64)
 }
 
-fn median(mut times: Vec<Duration>) -> f64 {
+/// Nanoseconds an operation.
+fn median(mut times: Vec<Duration>, ops: usize) -> f64 {
     times.sort_unstable();
-    times[times.len() / 2].as_secs_f64() * 1e9 / BATCH as f64
+    times[times.len() / 2].as_secs_f64() * 1e9 / (BATCH * ops) as f64
 }
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     if let [arm, case, count] = &arguments[..] {
-        let (_, bytes, signal) = CASES[case.parse::<usize>()?];
         let (loopback, count) = (Loopback::new(arm)?, count.parse()?);
-        let op = loopback.op(bytes, signal);
+        let list = loopback.list(CASES[case.parse::<usize>()?]);
         // What is done once, such as binding a symbol, is done.
-        loopback.post(op, COUNTED)?;
+        loopback.post(&list, COUNTED)?;
         // SAFETY: the parent traces this process.
         unsafe { libc::ptrace(libc::PTRACE_TRACEME) };
         stop();
-        loopback.post(op, count)?;
+        loopback.post(&list, count)?;
         stop();
         return Ok(());
     }
@@ -151,17 +160,19 @@ fn main() -> anyhow::Result<()> {
         "{:18} {:>10} {:>10} {:>8}   {:>8} {:>8} {:>8}",
         "progress test", "linked", "file", "", "linked", "file", ""
     );
-    for (case, (name, bytes, signal)) in CASES.into_iter().enumerate() {
+    for (number, case) in CASES.into_iter().enumerate() {
+        let (name, _, _, ops) = case;
         print!("{name:18} ");
-        let [linked, file] = [per_op(ARMS[0], case)?, per_op(ARMS[1], case)?];
+        let [linked, file] = [per_op(ARMS[0], number)?, per_op(ARMS[1], number)?];
         print!("{linked:10.1} {file:10.1} {:+7.1}%   ", (file / linked - 1.0) * 100.0);
+        let lists = [arms[0].list(case), arms[1].list(case)];
         let mut times = [Vec::new(), Vec::new()];
         for batch in 0..2 * BATCHES {
             let (arm, start) = (batch % 2, Instant::now());
-            arms[arm].post(arms[arm].op(bytes, signal), BATCH)?;
+            arms[arm].post(&lists[arm], BATCH)?;
             times[arm].push(start.elapsed());
         }
-        let [linked, file] = times.map(median);
+        let [linked, file] = times.map(|times| median(times, ops));
         println!("{linked:8.1} {file:8.1} {:+7.1}%", (file / linked - 1.0) * 100.0);
     }
     Ok(())

@@ -21,8 +21,7 @@ use crate::failure::Failure;
 use crate::text;
 use guard::{answer, caught, guard};
 
-/// Makes a library of the crate that calls it: the entry symbol, for a [`TransportPlugin`] that stands in a constant
-/// expression.
+/// Makes a library of the crate that calls it: the entry symbol, for the [`TransportPlugin`] that the expression makes, once.
 ///
 /// The crate is a `cdylib` with nothing else in it:
 ///
@@ -53,7 +52,9 @@ macro_rules! export {
         #[unsafe(no_mangle)]
         extern "C" fn campanile_transport_plugin(host_major: u32) -> *const $crate::abi::Plugin {
             static EXPORTED: ::std::sync::OnceLock<$crate::Exported> = ::std::sync::OnceLock::new();
-            $crate::Exported::entry(&EXPORTED, host_major, || (&$plugin, $vendor))
+            $crate::Exported::entry(&EXPORTED, host_major, || {
+                (::std::boxed::Box::leak(::std::boxed::Box::new($plugin)), $vendor)
+            })
         }
     };
 }
@@ -161,7 +162,7 @@ unsafe extern "C" fn probe(ctx: *mut c_void, devices: *const abi::DeviceSink, er
                 };
                 ((*devices).device)((*devices).ctx, text::lend(&probed.device), usable, text::lend(detail));
             }
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }
@@ -188,7 +189,7 @@ unsafe extern "C" fn open(
             };
             let opened = root(ctx).plugin.open(&text::copy(device), options)?;
             *transport = transport::export(opened);
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }

@@ -33,11 +33,6 @@ impl Failure {
         Self::new(abi::STATUS_INVALID, [], "", reason)
     }
 
-    /// An operation of a list that is not legal.
-    pub(crate) fn invalid_op(index: usize, reason: impl Into<String>) -> Self {
-        Self::new(abi::STATUS_INVALID, [index as u64], "", reason)
-    }
-
     /// A panic that was caught in `function`.
     pub(crate) fn panicked(function: &str, message: &str) -> Self {
         Self::new(abi::STATUS_PANICKED, [], function, message)
@@ -156,7 +151,7 @@ impl From<PostError> for Failure {
             PostError::TooLarge { needed, depth } => {
                 Self::new(abi::STATUS_TOO_LARGE, [needed as u64, depth as u64], "", "")
             }
-            PostError::Invalid { index, reason } => Self::invalid_op(index, reason),
+            PostError::Invalid { index, reason } => Self::new(abi::STATUS_INVALID, [index as u64], "", reason),
             PostError::Queue(error) => error.into(),
             other => Self::new(abi::STATUS_FAILED, [], "", other.to_string()),
         }

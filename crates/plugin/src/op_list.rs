@@ -43,24 +43,32 @@ pub(crate) unsafe fn from_abi<'a>(ops: *const abi::Op, count: usize) -> Result<&
     }
     // SAFETY: the caller's promise; only the tags and lengths that the kind has are read.
     let list = unsafe { std::slice::from_raw_parts(ops, count) };
-    // SAFETY: as above.
-    match list.iter().position(|op| !unsafe { is_valid(op) }) {
-        Some(index) => Err(index),
-        // SAFETY: the same layout (asserted above), and every tag is one of the enum's (checked).
-        None => Ok(unsafe { std::slice::from_raw_parts(ops.cast(), count) }),
+    // Puts have no tag but their own: a list of them is looked at without a branch an operation.
+    let puts = list[0].kind == abi::OP_PUT && list.iter().fold(0, |other, op| other | (op.kind ^ abi::OP_PUT)) == 0;
+    if !puts {
+        // SAFETY: as above.
+        if let Some(index) = list.iter().position(|op| !unsafe { is_valid(op) }) {
+            return Err(index);
+        }
     }
+    // SAFETY: the same layout (asserted above), and every tag is one of the enum's (checked).
+    Ok(unsafe { std::slice::from_raw_parts(ops.cast(), count) })
 }
 
 /// # Safety
 /// The payload of the operation's kind is initialised.
 #[inline]
 unsafe fn is_valid(op: &abi::Op) -> bool {
-    let signal =
-        |signal: &abi::SignalUpdate| signal.action <= abi::SIGNAL_ADD && signal.strength <= abi::STRENGTH_STRONG;
+    // Both are 0 or 1: one comparison for two.
+    const { assert!(abi::SIGNAL_ADD == 1 && abi::STRENGTH_STRONG == 1) };
+    let signal = |signal: &abi::SignalUpdate| signal.action | signal.strength <= 1;
+    // The usual one first.
+    if op.kind == abi::OP_PUT_SIGNAL {
+        // SAFETY: the caller's promise, here and below.
+        return signal(unsafe { &op.payload.put_signal.signal });
+    }
     match op.kind {
         abi::OP_PUT | abi::OP_GET | abi::OP_FENCE => true,
-        // SAFETY: the caller's promise, here and below.
-        abi::OP_PUT_SIGNAL => signal(unsafe { &op.payload.put_signal.signal }),
         // SAFETY: as above.
         abi::OP_SIGNAL => signal(unsafe { &op.payload.signal }),
         // SAFETY: as above.
@@ -156,9 +164,11 @@ mod tests {
             atomic(4),
         ];
         for bad in nonsense {
-            let list = [inline(64), bad];
-            // SAFETY: the list is an array of whole operations.
-            assert_eq!(unsafe { from_abi(list.as_ptr(), list.len()) }, Err(1), "kind {}", bad.kind);
+            for first in [inline(64), op(abi::OP_PUT, abi::Payload { size: [0; 11] })] {
+                let list = [[first; 9].as_slice(), &[bad]].concat();
+                // SAFETY: the list is an array of whole operations.
+                assert_eq!(unsafe { from_abi(list.as_ptr(), list.len()) }, Err(9), "kind {}", bad.kind);
+            }
         }
         // SAFETY: nothing is read of an empty list.
         assert_eq!(unsafe { from_abi(std::ptr::null(), 0) }, Ok(&[][..]));

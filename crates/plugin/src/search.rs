@@ -63,6 +63,14 @@ pub enum SearchError {
 }
 
 impl SearchError {
+    /// The name of the transport, where that is why it was refused.
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::SameName { name, .. } | Self::NameTaken { name, .. } => Some(name),
+            Self::Folder { .. } | Self::Load(_) => None,
+        }
+    }
+
     /// The folder or file.
     pub fn path(&self) -> &Path {
         match self {

@@ -44,20 +44,20 @@
 // The transport does not do that: `what`, and the `reason`. Of a queue's `test`: `what` is the completion level.
 #define CAMPANILE_STATUS_UNSUPPORTED -2
 
-// It did not end in time. `numbers`: nanoseconds waited; of a queue: position, nanoseconds; of `signal_wait`:
-// nanoseconds, the value of the word, and the fault that stands (a fault word). `what` was waited for.
+// It did not end in time. `numbers`: nanoseconds waited; of a queue also its position, and its state as the `reason`; of
+// `signal_wait` also the value of the word and the fault word that stands now. `what` was waited for.
 #define CAMPANILE_STATUS_TIMEOUT -3
 
 // A peer is gone. `numbers`: its rank. `what` was being done.
 #define CAMPANILE_STATUS_PEER_GONE -4
 
-// This memory cannot be had or registered: the `reason`.
+// This memory cannot be had or registered. `numbers`: how many bytes, of which kind. The `reason`.
 #define CAMPANILE_STATUS_MEMORY -5
 
 // A peer sent something that makes no sense. `numbers`: its rank. `what` it was meant to be, and the `reason`.
 #define CAMPANILE_STATUS_BAD_PEER_DATA -6
 
-// There is no such device. `what` there is.
+// There is no such device. The `reason` lists what there is.
 #define CAMPANILE_STATUS_NO_DEVICE -7
 
 // A queue is full for now. `numbers`: slots needed, slots free.
@@ -75,7 +75,7 @@
 // A queue has failed because a producer reserved and did not publish, or the state makes no sense: the `reason`.
 #define CAMPANILE_STATUS_POISONED -12
 
-// A mark is not one that this queue gave. `numbers`: the mark.
+// A mark is not one that this queue gave.
 #define CAMPANILE_STATUS_FOREIGN_TICKET -13
 
 // The job has a fault. `numbers`: the fault word, the value of the word that was waited for.
@@ -326,7 +326,7 @@ typedef struct CampanileHost {
   uint32_t log_level;
   // Must be 0.
   uint32_t reserved;
-  // Takes a line for the log; from any thread.
+  // Takes a line for the log, from any thread. Always there; where nobody listens it does nothing.
   void (*log)(void *ctx, uint32_t level, struct CampanileText target, struct CampanileText message);
   // Where counters go: `NULL` until a minor version says what it points to.
   const void *counters;
@@ -335,7 +335,7 @@ typedef struct CampanileHost {
 } CampanileHost;
 
 // What an error says beside its status. Given by the host, filled by the plugin, and only with a negative status, so that
-// success costs nothing. What a status does not use is left alone.
+// success costs nothing. What a status does not use is left alone: the host has zeroed it.
 typedef struct CampanileError {
   // Bytes of this struct, as the host knows it.
   uint64_t struct_size;

@@ -29,24 +29,47 @@ impl Status for i64 {
 /// # Safety
 /// `error` is the record of the call that runs.
 #[inline(always)]
-pub(super) unsafe fn guard<S: Status>(
+pub(super) unsafe fn guard<S: Status, E: Into<Failure>>(
     function: &'static str,
     error: *mut abi::Error,
-    body: impl FnOnce() -> Result<S, Failure>,
+    body: impl FnOnce() -> Result<S, E>,
 ) -> S {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(status)) => status,
+    let body = || match body() {
+        Ok(status) => status,
         // SAFETY: the caller's promise.
-        Ok(Err(failure)) => S::of(unsafe { written(&failure, error) }),
-        // SAFETY: the caller's promise.
-        Err(panic) => S::of(unsafe { written(&Failure::panicked(function, &message(&*panic)), error) }),
-    }
+        Err(failure) => unsafe { failed(failure, error) },
+    };
+    // SAFETY: the caller's promise.
+    unsafe { shield(function, error, body) }
+}
+
+/// Runs the body of `function`, which records its errors itself ([`failed`]); its panic goes into the record. Errors stand
+/// in functions of their own, so that success is as short as it can be.
+///
+/// # Safety
+/// `error` is the record of the call that runs.
+#[inline(always)]
+pub(super) unsafe fn shield<S: Status>(function: &'static str, error: *mut abi::Error, body: impl FnOnce() -> S) -> S {
+    // SAFETY: the caller's promise.
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| S::of(unsafe { panicked(function, &*panic, error) }))
+}
+
+/// Writes an error into the record; returns its status.
+///
+/// # Safety
+/// `error` is the record of the call that runs.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn failed<S: Status, E: Into<Failure>>(failure: E, error: *mut abi::Error) -> S {
+    // SAFETY: the caller's promise.
+    S::of(unsafe { failure.into().write(error) })
 }
 
 #[cold]
-unsafe fn written(failure: &Failure, error: *mut abi::Error) -> i32 {
+#[inline(never)]
+unsafe fn panicked(function: &str, panic: &(dyn Any + Send), error: *mut abi::Error) -> i32 {
     // SAFETY: the caller of `guard` promises that the record is this call's.
-    unsafe { failure.write(error) }
+    unsafe { Failure::panicked(function, &message(panic)).write(error) }
 }
 
 /// Runs the body of a function that has no error to give; `otherwise` is the answer after a panic.

@@ -4,8 +4,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use campanile_abi as abi;
-use campanile_core::{Cancelled, Queue, Ticket};
+use campanile_core::{Cancelled, PostError, Queue, QueueError, Ticket};
 
+use super::guard::{failed, shield};
 use super::{answer, guard};
 use crate::failure::Failure;
 use crate::{codes, op_list, text};
@@ -13,7 +14,9 @@ use crate::{codes, op_list, text};
 /// A queue and its table, which points back to it.
 struct Exported {
     table: abi::Queue,
-    inner: Arc<dyn Queue>,
+    /// What `_keeper` keeps.
+    queue: *const dyn Queue,
+    _keeper: Arc<dyn Queue>,
 }
 
 /// The table of a queue, until it is destroyed.
@@ -32,7 +35,7 @@ pub(super) fn export(inner: Arc<dyn Queue>) -> *const abi::Queue {
         cancel: Some(cancel),
         describe: Some(describe),
     };
-    let exported = Box::into_raw(Box::new(Exported { table, inner }));
+    let exported = Box::into_raw(Box::new(Exported { table, queue: Arc::as_ptr(&inner), _keeper: inner }));
     // SAFETY: the box was made here and nobody else has it yet.
     unsafe {
         (*exported).table.ctx = exported.cast();
@@ -50,9 +53,26 @@ unsafe fn exported<'a>(ctx: *mut c_void) -> &'a Exported {
 
 impl Exported {
     #[inline(always)]
+    fn queue(&self) -> &dyn Queue {
+        // SAFETY: the keeper lives as long as this struct.
+        unsafe { &*self.queue }
+    }
+
+    #[inline(always)]
     fn ticket(&self, mark: u64) -> Ticket {
         Ticket::new(self.table.number, mark)
     }
+
+    #[cold]
+    fn unknown_level(&self, level: u32) -> QueueError {
+        let reason = "this plugin does not know it".to_owned();
+        QueueError::Unsupported { queue: self.table.number, level: format!("level {level}"), reason }
+    }
+}
+
+#[cold]
+fn unknown_op(index: usize) -> PostError {
+    PostError::Invalid { index, reason: "an operation that this plugin does not know".to_owned() }
 }
 
 unsafe extern "C" fn destroy(ctx: *mut c_void) {
@@ -70,11 +90,18 @@ unsafe extern "C" fn post(
 ) -> i32 {
     // SAFETY: the context is ours, list, place and record are this call's (the contract of `post`).
     unsafe {
-        guard("post", error, || {
-            let ops = op_list::from_abi(ops, count)
-                .map_err(|index| Failure::invalid_op(index, "an operation that this plugin does not know"))?;
-            *mark = exported(ctx).inner.post(ops)?.mark();
-            Ok(abi::STATUS_OK)
+        shield("post", error, || {
+            let ops = match op_list::from_abi(ops, count) {
+                Ok(ops) => ops,
+                Err(index) => return failed(unknown_op(index), error),
+            };
+            match exported(ctx).queue().post(ops) {
+                Ok(ticket) => {
+                    *mark = ticket.mark();
+                    abi::STATUS_OK
+                }
+                Err(refused) => failed(refused, error),
+            }
         })
     }
 }
@@ -82,27 +109,33 @@ unsafe extern "C" fn post(
 unsafe extern "C" fn test(ctx: *mut c_void, mark: u64, level: u32, error: *mut abi::Error) -> i32 {
     // SAFETY: the context is ours, the record is this call's (the contract of `test`).
     unsafe {
-        guard("test", error, || {
-            let Some(completion) = codes::completion(level) else {
-                return Err(Failure::invalid("a completion level that this plugin does not know"));
-            };
+        shield("test", error, || {
             let queue = exported(ctx);
-            Ok(queue.inner.test(queue.ticket(mark), completion)?.into())
+            let Some(completion) = codes::completion(level) else { return failed(queue.unknown_level(level), error) };
+            match queue.queue().test(queue.ticket(mark), completion) {
+                Ok(done) => done.into(),
+                Err(poisoned) => failed(poisoned, error),
+            }
         })
     }
 }
 
 unsafe extern "C" fn progress(ctx: *mut c_void, error: *mut abi::Error) -> i64 {
     // SAFETY: the context is ours, the record is this call's (the contract of `progress`).
-    unsafe { guard("progress", error, || Ok(exported(ctx).inner.progress()? as i64)) }
+    unsafe {
+        shield("progress", error, || match exported(ctx).queue().progress() {
+            Ok(done) => done as i64,
+            Err(poisoned) => failed(poisoned, error),
+        })
+    }
 }
 
 unsafe extern "C" fn ring(ctx: *mut c_void, error: *mut abi::Error) -> i32 {
     // SAFETY: the context is ours, the record is this call's (the contract of `ring`).
     unsafe {
-        guard("ring", error, || {
-            exported(ctx).inner.ring()?;
-            Ok(abi::STATUS_OK)
+        shield("ring", error, || match exported(ctx).queue().ring() {
+            Ok(()) => abi::STATUS_OK,
+            Err(poisoned) => failed(poisoned, error),
         })
     }
 }
@@ -111,8 +144,8 @@ unsafe extern "C" fn flush(ctx: *mut c_void, mark: *mut u64, error: *mut abi::Er
     // SAFETY: the context is ours, place and record are this call's (the contract of `flush`).
     unsafe {
         guard("flush", error, || {
-            *mark = exported(ctx).inner.flush().mark();
-            Ok(abi::STATUS_OK)
+            *mark = exported(ctx).queue().flush().mark();
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }
@@ -122,7 +155,7 @@ unsafe extern "C" fn cancel(ctx: *mut c_void, mark: u64, error: *mut abi::Error)
     unsafe {
         guard("cancel", error, || {
             let queue = exported(ctx);
-            Ok(match queue.inner.cancel(queue.ticket(mark))? {
+            queue.queue().cancel(queue.ticket(mark)).map(|cancelled| match cancelled {
                 Cancelled::TooLate => abi::CANCELLED_TOO_LATE,
                 Cancelled::Stopped => abi::CANCELLED_STOPPED,
             })
@@ -132,5 +165,5 @@ unsafe extern "C" fn cancel(ctx: *mut c_void, mark: u64, error: *mut abi::Error)
 
 unsafe extern "C" fn describe(ctx: *mut c_void, sink: *const abi::Sink) {
     // SAFETY: the context is ours, the sink is this call's (the contract of `describe`).
-    unsafe { answer("describe", (), || text::write(sink, exported(ctx).inner.describe().as_bytes())) };
+    unsafe { answer("describe", (), || text::write(sink, exported(ctx).queue().describe().as_bytes())) };
 }

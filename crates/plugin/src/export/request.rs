@@ -56,7 +56,7 @@ unsafe extern "C" fn test<T>(ctx: *mut c_void, result: *mut c_void, error: *mut 
         guard("test of a request", error, || {
             let started = started::<T>(ctx);
             match started.pending.test() {
-                None => Ok(abi::STATUS_PENDING),
+                None => Ok::<_, Failure>(abi::STATUS_PENDING),
                 Some(done) => {
                     (started.deliver)(done?, result);
                     Ok(abi::STATUS_OK)

@@ -110,7 +110,7 @@ unsafe extern "C" fn address(ctx: *mut c_void, address: *const abi::Sink, error:
     unsafe {
         guard("address", error, || {
             text::write(address, &transport(ctx).address());
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }
@@ -214,7 +214,7 @@ unsafe extern "C" fn export_key(
             let peers: Vec<_> = (0..count).map(|index| Rank(*peers.add(index))).collect();
             let key = transport(ctx).export(&*region.cast::<Region>(), &peers)?;
             text::write(blob, &key);
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }
@@ -269,7 +269,7 @@ unsafe extern "C" fn make_queue(
             let ordered = options.ordered != 0;
             let options = QueueOptions { depth: length(options.depth)?, initiator, ordered };
             *queue = queue::export(transport(ctx).queue(target, options)?);
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }
@@ -310,7 +310,7 @@ unsafe extern "C" fn signal_wait(
                 slot: std::str::from_utf8_unchecked(text::borrow(wait.slot)),
                 epoch: wait.epoch,
             })?;
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }
@@ -363,7 +363,7 @@ unsafe extern "C" fn shutdown(ctx: *mut c_void, mode: u32, error: *mut abi::Erro
                 _ => return Err(Failure::invalid("a mode of shutdown that this plugin does not know")),
             };
             transport(ctx).shutdown(mode)?;
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }
@@ -382,7 +382,7 @@ unsafe extern "C" fn device_view(
             (*view).kind = text::lend(given.kind);
             (*view).abi = given.abi;
             text::write(bytes, &given.bytes);
-            Ok(abi::STATUS_OK)
+            Ok::<_, Failure>(abi::STATUS_OK)
         })
     }
 }

@@ -9,6 +9,8 @@ use tracing::level_filters::LevelFilter;
 
 use crate::text;
 
+type Log = unsafe extern "C" fn(*mut c_void, u32, abi::Text, abi::Text);
+
 /// What is handed to a plugin's `init`.
 pub(crate) struct Host(abi::Host);
 
@@ -21,16 +23,16 @@ impl Host {
     /// The host whose log is this process's `tracing`.
     pub(crate) fn logging() -> &'static Self {
         static HOST: OnceLock<Host> = OnceLock::new();
-        HOST.get_or_init(|| Self::new(level(), Some(log)))
+        HOST.get_or_init(|| Self::new(level(), log))
     }
 
-    /// A host without a log, for a child that must not touch what its parent's threads may have locked.
+    /// A host whose log goes nowhere, for a child that must not touch what its parent's threads may have locked.
     pub(crate) fn silent() -> &'static Self {
-        static HOST: Host = Host::new(0, None);
+        static HOST: Host = Host::new(0, ignore);
         &HOST
     }
 
-    const fn new(log_level: u32, log: Option<unsafe extern "C" fn(*mut c_void, u32, abi::Text, abi::Text)>) -> Self {
+    const fn new(log_level: u32, log: Log) -> Self {
         Self(abi::Host {
             struct_size: size_of::<abi::Host>() as u64,
             abi_major: abi::MAJOR,
@@ -38,7 +40,7 @@ impl Host {
             ctx: std::ptr::null_mut(),
             log_level,
             reserved: 0,
-            log,
+            log: Some(log),
             counters: std::ptr::null(),
             tracer: std::ptr::null(),
         })
@@ -72,3 +74,5 @@ unsafe extern "C" fn log(_: *mut c_void, level: u32, target: abi::Text, message:
         _ => tracing::trace!(from, "{message}"),
     });
 }
+
+unsafe extern "C" fn ignore(_: *mut c_void, _: u32, _: abi::Text, _: abi::Text) {}

@@ -64,9 +64,16 @@ impl ImportedQueue {
     }
 
     #[cold]
-    fn failed(&self, status: i64) -> QueueError {
+    #[inline(never)]
+    fn failed<T>(&self, status: i64) -> Result<T, QueueError> {
         // A status fits: the plugin returns one of a few small numbers.
-        failure(status as i32).into_queue(self.number)
+        Err(failure(status as i32).into_queue(self.number))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, status: i32) -> Result<Ticket, PostError> {
+        Err(failure(status).into_post(self.number))
     }
 
     /// For a queue that cannot tell what was posted: marks never decrease along a queue.
@@ -91,7 +98,7 @@ impl Queue for ImportedQueue {
         // SAFETY: the queue's function and context; list, place and record are this call's.
         let status = unsafe { (self.post)(self.ctx, op_list::as_abi(ops), ops.len(), &raw mut mark, record()) };
         if status < 0 {
-            return Err(failure(status).into_post(self.number));
+            return self.refused(status);
         }
         if self.table.flush.is_none() {
             self.remember(mark);
@@ -103,7 +110,7 @@ impl Queue for ImportedQueue {
         let Some(ring) = self.table.ring else { return Ok(()) };
         // SAFETY: the queue's function and context; the record is this call's.
         match unsafe { ring(self.ctx, record()) } {
-            status if status < 0 => Err(self.failed(status.into())),
+            status if status < 0 => self.failed(status.into()),
             _ => Ok(()),
         }
     }
@@ -129,7 +136,7 @@ impl Queue for ImportedQueue {
         self.check(ticket)?;
         // SAFETY: the queue's function and context; the record is this call's.
         match unsafe { (self.test)(self.ctx, ticket.mark(), level_code(completion), record()) } {
-            status if status < 0 => Err(self.failed(status.into())),
+            status if status < 0 => self.failed(status.into()),
             status => Ok(status != 0),
         }
     }
@@ -137,7 +144,7 @@ impl Queue for ImportedQueue {
     fn progress(&self) -> Result<usize, QueueError> {
         // SAFETY: the queue's function and context; the record is this call's.
         match unsafe { (self.progress)(self.ctx, record()) } {
-            status if status < 0 => Err(self.failed(status)),
+            status if status < 0 => self.failed(status),
             done => Ok(done as usize),
         }
     }
@@ -147,7 +154,7 @@ impl Queue for ImportedQueue {
         let Some(cancel) = self.table.cancel else { return Ok(Cancelled::TooLate) };
         // SAFETY: the queue's function and context; the record is this call's.
         match unsafe { cancel(self.ctx, ticket.mark(), record()) } {
-            status if status < 0 => Err(self.failed(status.into())),
+            status if status < 0 => self.failed(status.into()),
             abi::CANCELLED_STOPPED => Ok(Cancelled::Stopped),
             _ => Ok(Cancelled::TooLate),
         }
