@@ -3,9 +3,9 @@
 //! rank that dies. This program starts itself as the ranks of its jobs. Without a C compiler what is written in C is not
 //! run, and it says so.
 
+#[path = "plugins/compiler.rs"]
 mod compiler;
 #[path = "plugins/library.rs"]
-#[allow(dead_code, reason = "the shared-memory transport is not this test's")]
 mod library;
 
 use std::io::Write;
@@ -49,10 +49,14 @@ fn main() -> ExitCode {
         let library = in_rust.clone();
         cases.push((format!("{name}_over_the_example_in_rust"), Box::new(move || threads(&library, part))));
     }
-    if compiler::knows(&[]) {
-        in_c(&mut cases);
-    } else {
-        println!("transports in C: not run: there is no C compiler (cc)");
+    // Without a compiler it says so, and what is in C is not run.
+    let flags = [&C11[..], &["-shared", "-fPIC"]].concat();
+    let library = |folder, name| compiler::build(&compiler::sources(folder), compiler::scratch(name), &flags);
+    if let Some(library) = library("examples/transport_c", "libinproc_c.so") {
+        example_in_c(&mut cases, &library);
+    }
+    if let Some(library) = library("tests/mailbox", "libmailbox.so") {
+        mailbox(&mut cases, &library);
     }
 
     let filter: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
@@ -66,24 +70,29 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn in_c(cases: &mut Cases) {
-    let shared = ["-shared", "-fPIC"];
-    let example = compiler::build("libinproc_c.so", &compiler::sources("examples/transport_c"), &shared);
-    let mailbox = compiler::build("libmailbox.so", &compiler::sources("tests/mailbox"), &shared);
+/// How all of it is built: names that are not hidden could be bound to those of the program.
+const C11: [&str; 6] = ["-std=c11", "-D_GNU_SOURCE", "-O2", "-g", "-pthread", "-fvisibility=hidden"];
+
+fn example_in_c(cases: &mut Cases, library: &Path) {
     for (name, part) in PARTS {
-        let library = example.clone();
+        let library = library.to_owned();
         cases.push((format!("{name}_over_the_example_in_c"), Box::new(move || threads(&library, part))));
-        let library = mailbox.clone();
+    }
+}
+
+fn mailbox(cases: &mut Cases, mailbox: &Path) {
+    for (name, part) in PARTS {
+        let library = mailbox.to_owned();
         cases.push((format!("{name}_of_threads"), Box::new(move || threads(&library, part))));
-        let library = mailbox.clone();
+        let library = mailbox.to_owned();
         cases.push((format!("{name}_of_processes"), Box::new(move || processes(&library, name))));
     }
     for culprit in [0, 2] {
-        let library = mailbox.clone();
+        let library = mailbox.to_owned();
         let name = format!("killing_rank_{culprit}_is_named_by_all_others");
         cases.push((name, Box::new(move || killed(&library, culprit))));
     }
-    let library = mailbox.clone();
+    let library = mailbox.to_owned();
     cases.push(("a_forked_child_hides_no_death".to_owned(), Box::new(move || killed_behind_a_child(&library))));
     for sanitizer in ["thread", "address,undefined"] {
         cases.push((format!("sanitizer_{sanitizer}"), Box::new(move || sanitized(sanitizer))));
@@ -175,14 +184,15 @@ fn fork() -> Result<i32> {
 /// The C driver, two ranks of one process, under a sanitizer that the compiler may not have.
 fn sanitized(sanitizer: &str) {
     let sanitize = format!("-fsanitize={sanitizer}");
-    let flags = [sanitize.as_str(), "-fno-sanitize-recover=all", "-O1"];
+    let flags = [&C11[..], &[&sanitize, "-fno-sanitize-recover=all"]].concat();
     if !compiler::knows(&flags) {
         println!("sanitizer {sanitizer}: not run: this compiler does not have it, or it does not run here");
         return;
     }
     let mut sources = compiler::sources("tests/mailbox");
     sources.push(compiler::workspace().join("tests/mailbox_driver.c"));
-    let program = compiler::build(&format!("driver_{}", sanitizer.replace(',', "_")), &sources, &flags);
+    let program = compiler::scratch(&format!("mailbox_driver_{}", sanitizer.replace(',', "_")));
+    let program = compiler::build(&sources, program, &flags).expect("`knows` said that there is a compiler");
     let ran = Command::new(program).output().expect("the driver starts");
     let said = [ran.stdout, ran.stderr].concat();
     assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&said));
