@@ -2,6 +2,8 @@
  * so that a sanitizer sees both. Several threads post to several queues, memory comes and goes under operations, a rank
  * ends without a word. Ends with 0 if all went as promised. */
 
+#define _POSIX_C_SOURCE 200809L
+
 #include <campanile/transport.h>
 
 #include <pthread.h>

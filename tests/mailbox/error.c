@@ -34,3 +34,8 @@ uint64_t now_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+
+uint64_t deadline_after(uint64_t start, uint64_t timeout_ns)
+{
+    return start + timeout_ns < start ? UINT64_MAX : start + timeout_ns;
+}

@@ -119,7 +119,7 @@ static _Atomic uint64_t *pin_word(struct transport *transport, const struct mess
 static bool execute_signal(struct transport *transport, struct connection *connection, const struct message *message)
 {
     struct region *region;
-    uint64_t reason;
+    uint64_t reason = 0;
     _Atomic uint64_t *word = pin_word(transport, message, &region, &reason);
     if (word == NULL)
         return reject(connection, message, reason);
@@ -135,7 +135,7 @@ static bool execute_signal(struct transport *transport, struct connection *conne
 static bool execute_atomic(struct transport *transport, struct connection *connection, const struct message *message)
 {
     struct region *region;
-    uint64_t reason;
+    uint64_t reason = 0;
     _Atomic uint64_t *word = pin_word(transport, message, &region, &reason);
     if (word == NULL)
         return reject(connection, message, reason);
@@ -239,8 +239,9 @@ static bool take_answer(struct transport *transport, struct connection *connecti
                         const unsigned char *payload)
 {
     struct queue *queue = queue_find(connection, message->queue);
-    /* Destroyed, or failed: nothing of it touches memory any more. */
-    if (queue == NULL || atomic_load(&queue->failure) != CAMPANILE_STATUS_OK)
+    /* Destroyed, or failed: nothing of it touches memory any more. What was executed before counts. */
+    bool failed = queue != NULL && atomic_load(&queue->failure) != CAMPANILE_STATUS_OK;
+    if (queue == NULL || (failed && message->kind != MESSAGE_ACK))
         return true;
     switch (message->kind) {
     case MESSAGE_ACK:

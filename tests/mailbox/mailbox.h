@@ -35,6 +35,11 @@
 #ifndef MAILBOX_H
 #define MAILBOX_H
 
+/* For peers' credentials, processes' descriptors. This header comes before all others. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
 #include <campanile/transport.h>
 
 #include <pthread.h>
@@ -42,6 +47,9 @@
 #include <stdbool.h>
 
 #include "message.h"
+
+/* Only the entry symbol is visible, as its header says: other names could be bound to those of somebody else. */
+#pragma GCC visibility push(hidden)
 
 /* Room for several fragments, so that one system call moves many messages. */
 #define BUFFER_BYTES ((size_t)256 << 10)
@@ -61,6 +69,8 @@ __attribute__((format(printf, 2, 3)))
 void write_text(const CampanileSink *sink, const char *format, ...);
 /* Nanoseconds of the monotonic clock. */
 uint64_t now_ns(void);
+/* A timeout may be as good as none. */
+uint64_t deadline_after(uint64_t start, uint64_t timeout_ns);
 
 /* ---- region.c ---- */
 
@@ -293,5 +303,7 @@ bool ask(struct transport *transport, struct connection *connection, uint32_t qu
 
 /* The fault of a wait for that rank which was in vain. */
 uint64_t blame(struct transport *transport, uint32_t first);
+
+#pragma GCC visibility pop
 
 #endif

@@ -21,13 +21,13 @@ static bool room(struct buffer *buffer)
     return BUFFER_BYTES - buffer->tail >= sizeof(struct message) + FRAGMENT_BYTES;
 }
 
-/* Puts a message into the outbox, which has room, and `message->bytes` of payload. */
+/* Puts a message into the outbox, which has room, and `message->bytes` of payload, if it has any. */
 static void append(struct connection *connection, const struct message *message, const void *payload)
 {
     struct buffer *outbox = &connection->outbox;
     memcpy(outbox->bytes + outbox->tail, message, sizeof *message);
     outbox->tail += sizeof *message;
-    if (message->bytes > 0)
+    if (payload != NULL)
         memcpy(outbox->bytes + outbox->tail, payload, message->bytes);
     outbox->tail += message->bytes;
 }

@@ -10,8 +10,6 @@
 #include <unistd.h>
 
 #define HUGE_PAGE_BYTES ((uint64_t)2 << 20)
-/* How often the end looks whether what is queued has been executed. */
-#define DRAIN_LOOK_NS 200000
 
 /* First guess, of two cores of one machine: two wake-ups, and three copies through the caches. */
 static const CampanileCost cost = {.latency_ps = 20000000, .bytes_per_s = UINT64_C(1500000000)};
@@ -260,22 +258,24 @@ static bool idle(struct transport *transport)
 /* Rings what is written and waits until it is executed. */
 static int32_t drain(struct transport *transport, CampanileError *error)
 {
-    uint64_t start = now_ns();
+    uint64_t start = now_ns(), deadline = deadline_after(start, transport->timeout_ns);
     pthread_mutex_lock(&transport->lock);
     for (uint32_t rank = 0; rank < transport->connections_count; rank++)
         if (transport->connections[rank] != NULL)
             queues_ring(transport->connections[rank]);
     pthread_mutex_unlock(&transport->lock);
     progress_ring(transport);
-    while (!idle(transport)) {
-        uint64_t waited = now_ns() - start;
-        if (waited >= transport->timeout_ns) {
-            error->numbers[0] = waited;
+    for (;;) {
+        uint32_t turn = waiters_look(transport);
+        if (idle(transport))
+            return CAMPANILE_STATUS_OK;
+        uint64_t now = now_ns();
+        if (now >= deadline) {
+            error->numbers[0] = now - start;
             return refuse(error, CAMPANILE_STATUS_TIMEOUT, "mailbox: what is queued to be executed", "a peer does not go on");
         }
-        nanosleep(&(struct timespec){.tv_nsec = DRAIN_LOOK_NS}, NULL);
+        waiters_sleep(transport, turn, deadline);
     }
-    return CAMPANILE_STATUS_OK;
 }
 
 static int32_t shut_down(void *ctx, uint32_t mode, CampanileError *error)

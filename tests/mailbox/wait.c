@@ -68,7 +68,7 @@ int32_t word_wait(struct transport *transport, const CampanileWait *wait, uint64
         return refuse(error, CAMPANILE_STATUS_INVALID, NULL, "rank %u is masked: this rank goes on without it",
                       wait->peer);
     uint64_t start = now_ns();
-    uint64_t deadline = start + transport->timeout_ns < start ? UINT64_MAX : start + transport->timeout_ns;
+    uint64_t deadline = deadline_after(start, transport->timeout_ns);
     atomic_store(&transport->waiting, wait->peer + 1);
     int32_t status = CAMPANILE_STATUS_PENDING;
     for (unsigned look = 0; status == CAMPANILE_STATUS_PENDING; look++) {
