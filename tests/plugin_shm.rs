@@ -177,6 +177,12 @@ fn errors_are_those_of_the_linked_one() {
         let export = transport.export(&region, &[Rank(0)]);
         assert!(matches!(export, Err(ControlError::Unsupported { what: "export", .. })), "{export:?}");
         drop(region);
+        // Memory of others is where it is.
+        let odd = Memory { address: memory.address.wrapping_add(1), bytes: 7, kind: MemoryKind::Host };
+        // SAFETY: as above.
+        let region = unsafe { transport.register(odd) }.wait(comm.timeout())?;
+        assert_eq!((region.address(), region.bytes()), (odd.address, 7));
+        drop(region);
         let view = transport.device_view(MemoryKind::Device(0));
         assert!(matches!(view, Err(ControlError::Unsupported { what: "device view", .. })));
         let blob = transport.import(Rank(1), b"nonsense").wait(comm.timeout());

@@ -45,37 +45,46 @@ pub(crate) unsafe fn from_abi<'a>(ops: *const abi::Op, count: usize) -> Result<&
     let list = unsafe { std::slice::from_raw_parts(ops, count) };
     // Puts have no tag but their own: a list of them is looked at without a branch an operation.
     let puts = list[0].kind == abi::OP_PUT && list.iter().fold(0, |other, op| other | (op.kind ^ abi::OP_PUT)) == 0;
-    if !puts {
+    let mut rest = if puts { &[] } else { list };
+    while let Some(first) = rest.first() {
         // SAFETY: as above.
-        if let Some(index) = list.iter().position(|op| !unsafe { is_valid(op) }) {
-            return Err(index);
+        match unsafe { run(first.kind, rest) } {
+            0 => return Err(count - rest.len()),
+            valid => rest = &rest[valid..],
         }
     }
     // SAFETY: the same layout (asserted above), and every tag is one of the enum's (checked).
     Ok(unsafe { std::slice::from_raw_parts(ops.cast(), count) })
 }
 
+const MOST_INLINE: u8 = Inline::MAX as u8;
+
+/// How many operations at the beginning of a list are of that kind and have a valid payload.
+#[inline(always)]
+fn of_kind(kind: u32, list: &[abi::Op], valid: impl Fn(&abi::Payload) -> bool) -> usize {
+    list.iter().take_while(|op| op.kind == kind && valid(&op.payload)).count()
+}
+
+/// How many operations at the beginning of a list are of that kind and valid. What must hold of a kind is looked up once
+/// for all of them: lists are runs of one kind.
+///
 /// # Safety
-/// The payload of the operation's kind is initialised.
+/// The payloads of the operations' kinds are initialised.
 #[inline]
-unsafe fn is_valid(op: &abi::Op) -> bool {
+unsafe fn run(kind: u32, list: &[abi::Op]) -> usize {
     // Both are 0 or 1: one comparison for two.
     const { assert!(abi::SIGNAL_ADD == 1 && abi::STRENGTH_STRONG == 1) };
     let signal = |signal: &abi::SignalUpdate| signal.action | signal.strength <= 1;
-    // The usual one first.
-    if op.kind == abi::OP_PUT_SIGNAL {
-        // SAFETY: the caller's promise, here and below.
-        return signal(unsafe { &op.payload.put_signal.signal });
-    }
-    match op.kind {
-        abi::OP_PUT | abi::OP_GET | abi::OP_FENCE => true,
-        // SAFETY: as above.
-        abi::OP_SIGNAL => signal(unsafe { &op.payload.signal }),
-        // SAFETY: as above.
-        abi::OP_PUT_INLINE => usize::from(unsafe { op.payload.put_inline.bytes }) <= Inline::MAX,
-        // SAFETY: as above.
-        abi::OP_ATOMIC => (unsafe { op.payload.atomic.kind }) <= abi::ATOMIC_SWAP,
-        _ => false,
+    // SAFETY: the caller's promise: the payload is that of the kind, in each of them.
+    unsafe {
+        match kind {
+            abi::OP_PUT | abi::OP_GET | abi::OP_FENCE => of_kind(kind, list, |_| true),
+            abi::OP_PUT_SIGNAL => of_kind(kind, list, |payload| signal(&payload.put_signal.signal)),
+            abi::OP_SIGNAL => of_kind(kind, list, |payload| signal(&payload.signal)),
+            abi::OP_PUT_INLINE => of_kind(kind, list, |payload| payload.put_inline.bytes <= MOST_INLINE),
+            abi::OP_ATOMIC => of_kind(kind, list, |payload| payload.atomic.kind <= abi::ATOMIC_SWAP),
+            _ => 0,
+        }
     }
 }
 

@@ -39,9 +39,13 @@ fn word<'a>(wait: &Wait<'a>) -> Result<&'a AtomicU64, WaitError> {
             "a word at {offset} of a region of {bytes} bytes: offsets are multiples of 8 inside it"
         )));
     }
-    // SAFETY: inside the region and aligned (checked here and when the region was made), and alive as long as `wait` borrows
-    // the region; words are only accessed as atomics (the ordering contract).
-    Ok(unsafe { AtomicU64::from_ptr(wait.region.address().add(offset).cast()) })
+    let address = wait.region.address().wrapping_add(offset).cast::<u64>();
+    if !address.is_aligned() {
+        return Err(invalid(format!("a word at address {address:p}: words are 8-byte aligned")));
+    }
+    // SAFETY: inside the region and aligned (checked), and alive as long as `wait` borrows the region; words are only
+    // accessed as atomics (the ordering contract).
+    Ok(unsafe { AtomicU64::from_ptr(address) })
 }
 
 #[cold]

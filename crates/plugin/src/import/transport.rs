@@ -204,14 +204,19 @@ impl LocalPlace {
         Self { region: abi::Region { struct_size, key: 0, address: null, handle: null }, bytes, kind }
     }
 
+    /// Memory that the plugin chose: words are in it.
+    fn allocated(opened: &Arc<Opened>, place: &mut Self) -> Result<Region, ControlError> {
+        let region = Self::finish(opened, place)?;
+        if region.address().is_null() || !region.address().cast::<u64>().is_aligned() {
+            let reason = format!("transport {} gave memory at {:p}", opened.info.name, region.address());
+            return Err(ControlError::Memory { bytes: place.bytes, kind: place.kind, reason });
+        }
+        Ok(region)
+    }
+
     fn finish(opened: &Arc<Opened>, place: &mut Self) -> Result<Region, ControlError> {
         let abi::Region { key, address, handle, .. } = place.region;
         let held = Held { opened: Arc::clone(opened), handle, release: opened.table.release };
-        // Words are in it.
-        if address.is_null() || !address.cast::<u64>().is_aligned() {
-            let reason = format!("transport {} gave memory at {address:p}", opened.info.name);
-            return Err(ControlError::Memory { bytes: place.bytes, kind: place.kind, reason });
-        }
         Ok(Region::new(RegionKey(key), address.cast(), place.bytes, place.kind, Arc::new(held)))
     }
 }
@@ -354,7 +359,7 @@ impl Transport for ImportedTransport {
         let begin = |region: *mut c_void, request, error| unsafe {
             allocate(ctx, bytes as u64, codes::memory_code(kind), region.cast(), request, error)
         };
-        start(&self.0, "allocate", LocalPlace::new(bytes, kind), begin, LocalPlace::finish)
+        start(&self.0, "allocate", LocalPlace::new(bytes, kind), begin, LocalPlace::allocated)
     }
 
     unsafe fn register(&self, memory: Memory) -> Request<Region> {
