@@ -57,6 +57,7 @@ impl TransportPlugin for Inproc {
             connects: AtomicBool::new(false),
             fault: AtomicU64::new(0),
             gone: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
         });
         world.ends.insert(own.id, Arc::clone(&own));
         let peers = Arc::new(OnceLock::new());
@@ -276,6 +277,7 @@ impl Transport for InprocTransport {
             self.word(wait).ok_or_else(|| invalid(format!("a word at {}: a multiple of 8 inside", wait.offset)))?;
         let start = Instant::now();
         let mut looks = 0;
+        let _waiting = Waiting::new(&self.own, wait.peer);
         loop {
             // What ends the wait is looked at before the word: what the peer signalled before it went counts.
             let gone = self.gone(wait.peer).map(|kind| Fault { culprit: wait.peer, kind, reporter: self.own.rank });
@@ -295,8 +297,7 @@ impl Transport for InprocTransport {
                 return Err(WaitError::Fault { operation: wait.operation, fault, state: state() });
             }
             if waited >= self.options.timeout {
-                let stalled = Fault { culprit: wait.peer, kind: FaultKind::Stalled, reporter: rank };
-                let fault = self.report(stalled);
+                let fault = self.report(self.blame(wait.peer));
                 return Err(WaitError::Timeout { operation: wait.operation, fault, state: state(), waited });
             }
             looks += 1;
@@ -345,11 +346,45 @@ impl InprocTransport {
         Fault { culprit: self.own.rank, kind, reporter: self.own.rank }
     }
 
+    /// Whose fault it is that a wait for `first` was in vain: the end of the chain of those who wait for each other.
+    fn blame(&self, first: Rank) -> Fault {
+        let reporter = self.own.rank;
+        let stalled = |culprit| Fault { culprit, kind: FaultKind::Stalled, reporter };
+        let mut culprit = first;
+        // A chain that is longer than there are ranks is a ring, which has no end.
+        for _ in 0..self.options.ranks {
+            if let Some(kind) = self.gone(culprit) {
+                return Fault { culprit, kind, reporter };
+            }
+            match self.peer(culprit).map_or(0, |end| end.waits.load(Ordering::Acquire)) {
+                0 => return stalled(culprit),
+                next => culprit = Rank(next as u32 - 1),
+            }
+        }
+        stalled(first)
+    }
+
     /// Says why this rank is gone, unless that was said before.
     fn end(&self, kind: FaultKind) {
         let word = self.own_fault(kind).to_word();
         // It fails if something was said before, which stands.
         let _ = self.own.gone.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+/// Says whom a rank waits for, as long as it does.
+struct Waiting<'a>(&'a End);
+
+impl<'a> Waiting<'a> {
+    fn new(own: &'a End, peer: Rank) -> Self {
+        own.waits.store(u64::from(peer.0) + 1, Ordering::Release);
+        Self(own)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waits.store(0, Ordering::Release);
     }
 }
 

@@ -16,8 +16,10 @@ pub struct End {
     pub connects: AtomicBool,
     /// The first fault, as a word.
     pub fault: AtomicU64,
-    /// Why it is gone: 0 while it is there.
+    /// Why it is gone, as a fault's word: 0 while it is there.
     pub gone: AtomicU64,
+    /// Whom it waits for: the rank + 1, 0 for nobody.
+    pub waits: AtomicU64,
 }
 
 /// What a key names: memory of its user, or a region that its user has imported.
