@@ -31,7 +31,7 @@ struct rank {
 struct region {
     uint64_t key, target, bytes;
     struct rank *user; /* who may use this key */
-    unsigned char *address;
+    unsigned char *address, *allocated; /* NULL: not ours to free */
 };
 struct queue {
     CampanileQueue table;
@@ -66,31 +66,42 @@ static struct region *find(uint64_t key, struct rank *user)
     return region->user == user && region->key == key ? region : NULL;
 }
 
-static struct region *add(struct rank *user, unsigned char *address, uint64_t bytes, uint64_t target)
+static struct region *add(struct region new)
 {
     struct region *added = NULL;
     pthread_mutex_lock(&lock);
     for (uint64_t i = 0; i < MOST_REGIONS && added == NULL; i++)
         if (regions[i].user == NULL) {
             added = &regions[i];
-            *added = (struct region){++numbers * MOST_REGIONS + i, target, bytes, user, address};
+            *added = new;
+            added->key = ++numbers * MOST_REGIONS + i;
         }
     pthread_mutex_unlock(&lock);
     return added;
 }
 
-static int32_t allocate(void *ctx, uint64_t bytes, uint32_t memory, CampanileRegion *region, CampanileRequest *unused,
-                        CampanileError *error)
+static int32_t register_memory(void *ctx, void *address, uint64_t bytes, uint32_t memory, CampanileRegion *region,
+                               CampanileRequest *unused, CampanileError *error)
 {
     (void)unused; /* The call ends at once. */
-    unsigned char *address = memory == CAMPANILE_MEMORY_HOST ? calloc(1, bytes > 0 ? bytes : 1) : NULL;
-    struct region *added = address != NULL ? add(ctx, address, bytes, 0) : NULL;
-    if (added == NULL) {
-        free(address);
+    struct region new = {.bytes = bytes, .user = ctx, .address = address};
+    struct region *added = memory == CAMPANILE_MEMORY_HOST && address != NULL ? add(new) : NULL;
+    if (added == NULL)
         return refuse(error, CAMPANILE_STATUS_MEMORY, 0, "", "there is host memory only, in at most 65536 regions");
-    }
     *region = (CampanileRegion){region->struct_size, added->key, address, added};
     return CAMPANILE_STATUS_OK;
+}
+
+static int32_t allocate(void *ctx, uint64_t bytes, uint32_t memory, CampanileRegion *region, CampanileRequest *request,
+                        CampanileError *error)
+{
+    void *address = memory == CAMPANILE_MEMORY_HOST ? calloc(1, bytes > 0 ? bytes : 1) : NULL;
+    int32_t status = register_memory(ctx, address, bytes, memory, region, request, error);
+    if (status == CAMPANILE_STATUS_OK)
+        ((struct region *)region->handle)->allocated = address;
+    else
+        free(address);
+    return status;
 }
 
 /* Of own and imported regions. Operations run under the lock: once this returns nobody touches the memory. */
@@ -99,7 +110,7 @@ static void release(void *ctx, void *handle)
     (void)ctx;
     struct region *region = handle;
     pthread_mutex_lock(&lock);
-    free(region->address);
+    free(region->allocated);
     *region = (struct region){0};
     pthread_mutex_unlock(&lock);
 }
@@ -130,7 +141,7 @@ static int32_t import_key(void *ctx, uint32_t peer, CampanileBytes blob, Campani
     /* A blob is somebody's word: it must be of this very end of the peer, and nothing in it is taken for an address. */
     if (owner == NULL || blob.bytes != sizeof place || (memcpy(&place, blob.data, sizeof place), place.id != owner->id))
         return refuse(error, CAMPANILE_STATUS_BAD_PEER_DATA, peer, "key blob", "it is not one of that rank");
-    struct region *added = add(ctx, NULL, place.bytes, place.key);
+    struct region *added = add((struct region){.target = place.key, .bytes = place.bytes, .user = ctx});
     if (added == NULL)
         return refuse(error, CAMPANILE_STATUS_MEMORY, 0, "", "at most 65536 regions");
     *region = (CampanileRemoteRegion){region->struct_size, added->key, added->bytes, added, CAMPANILE_MEMORY_HOST, 0};
@@ -172,8 +183,8 @@ static int execute(struct queue *queue, const CampanileOp *op, int run)
     } else if (op->kind != CAMPANILE_OP_SIGNAL) {
         return op->kind == CAMPANILE_OP_FENCE; /* In order anyway. */
     }
-    if (signal != NULL && (signal->target.offset % 8 != 0 || signal->action > CAMPANILE_SIGNAL_ADD ||
-                           (word = (void *)remote(queue, signal->target, sizeof *word)) == NULL))
+    if (signal != NULL && (signal->action > CAMPANILE_SIGNAL_ADD || signal->target.offset % 8 != 0 ||
+                           (word = (void *)remote(queue, signal->target, sizeof *word)) == NULL || (uintptr_t)word % 8 != 0))
         return 0;
     if (run && to != NULL)
         memmove(to, from, put->bytes); /* A put to oneself may overlap. */
@@ -423,7 +434,7 @@ static int32_t open_rank(void *ctx, CampanileText device, const CampanileOpenOpt
             {.struct_size = sizeof rank->table, .ctx = rank, .close = close_rank, .caps = caps, .reach = reach,
              .address = address, .connect = connect_peers, .allocate = allocate, .release = release,
              .export_key = export_key, .import_key = import_key, .release_remote = release, .queue = make_queue,
-             .fault = fault, .report = report, .gone = gone, .mask = mask, .shutdown = shut_down},
+             .fault = fault, .report = report, .gone = gone, .register_memory = register_memory, .mask = mask, .shutdown = shut_down},
             .id = ++numbers, .number = options->rank, .holders = 1};
     pthread_mutex_unlock(&lock);
     if (rank == &ranks[MOST_RANKS])

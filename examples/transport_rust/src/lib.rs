@@ -129,10 +129,11 @@ impl InprocTransport {
 
     /// The word that a wait is for.
     fn word<'a>(&self, wait: &Wait<'a>) -> Option<&'a AtomicU64> {
-        let inside = wait.offset.is_multiple_of(8) && wait.offset.checked_add(8)? <= wait.region.bytes();
-        // SAFETY: inside the region and aligned, as all memory here is; the region lives as long as `wait` borrows it; words
-        // are only accessed as atomics (the ordering contract).
-        inside.then(|| unsafe { AtomicU64::from_ptr(wait.region.address().add(wait.offset).cast()) })
+        let address = wait.region.address().wrapping_add(wait.offset).cast::<AtomicU64>();
+        let inside = wait.offset.checked_add(8)? <= wait.region.bytes() && address.is_aligned();
+        // SAFETY: inside the region and aligned; the region lives as long as `wait` borrows it; words are only accessed as
+        // atomics (the ordering contract).
+        inside.then(|| unsafe { AtomicU64::from_ptr(address.cast()) })
     }
 }
 
@@ -200,8 +201,16 @@ impl Transport for InprocTransport {
         Request::done(Ok(Region::new(RegionKey(key.number), address, bytes, kind, Arc::new(key))))
     }
 
-    unsafe fn register(&self, _: campanile_core::Memory) -> Request<Region> {
-        Request::done(Err(unsupported("register", "it takes no memory of others; allocate it".to_owned())))
+    unsafe fn register(&self, memory: campanile_core::Memory) -> Request<Region> {
+        let campanile_core::Memory { address, bytes, kind } = memory;
+        if kind != MemoryKind::Host {
+            let reason = "there is host memory only".to_owned();
+            return Request::done(Err(ControlError::Memory { bytes, kind, reason }));
+        }
+        let entry =
+            Entry { user: self.own.id, address: address.expose_provenance(), bytes: bytes as u64, target: None };
+        let key = Key::new(entry, None);
+        Request::done(Ok(Region::new(RegionKey(key.number), address, bytes, kind, Arc::new(key))))
     }
 
     fn export(&self, region: &Region, peers: &[Rank]) -> Result<Vec<u8>, ControlError> {

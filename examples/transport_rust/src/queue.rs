@@ -46,10 +46,11 @@ impl InprocQueue {
             _ => return None,
         };
         let signal = match signal {
-            Some(signal) if signal.target.offset.is_multiple_of(8) => {
-                Some((self.remote(world, signal.target, 8)?, signal.value, signal.action))
+            Some(signal) => {
+                let word = self.remote(world, signal.target, 8)?;
+                let aligned = signal.target.offset.is_multiple_of(8) && word.cast::<AtomicU64>().is_aligned();
+                Some(aligned.then_some((word, signal.value, signal.action))?)
             }
-            Some(_) => return None,
             None => None,
         };
         Some(Checked { copy, signal })
