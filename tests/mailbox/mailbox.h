@@ -193,7 +193,7 @@ struct queue {
 
     /* Of the progress thread. */
     uint64_t done;    /* bytes of the operation at `sent` that are sent */
-    bool skipping;    /* the rest of a post is cancelled, up to `skip_first` */
+    bool skipping;    /* the rest of the post that begins at `skip_first` is cancelled */
     uint64_t skip_first;
     uint64_t fetches; /* position behind the last operation sent that has a result */
 };
