@@ -68,11 +68,12 @@ pub struct Queue {
     pub post: Option<
         unsafe extern "C" fn(ctx: *mut c_void, ops: *const Op, count: usize, mark: *mut u64, error: *mut Error) -> i32,
     >,
-    /// 1 if a mark has come as far as the level (`LEVEL_*`), 0 if not yet.
+    /// 1 if a mark has come as far as the level (`LEVEL_*`), also if the queue has failed since; 0 if not yet, or what the
+    /// queue failed with.
     ///
     /// Required.
     pub test: Option<unsafe extern "C" fn(ctx: *mut c_void, mark: u64, level: u32, error: *mut Error) -> i32>,
-    /// Does or drives some work; the number of operations that it completed.
+    /// Does or drives some work; the number of operations that it completed, or that were completed since it was last called.
     ///
     /// Required.
     pub progress: Option<unsafe extern "C" fn(ctx: *mut c_void, error: *mut Error) -> i64>,

@@ -153,8 +153,8 @@ pub struct Transport {
     ///
     /// Required.
     pub address: Option<unsafe extern "C" fn(ctx: *mut c_void, address: *const Sink, error: *mut Error) -> i32>,
-    /// Connects to peers; every rank connects to the same ones, itself included. The result is an array of `count`
-    /// endpoints, in any order.
+    /// Connects to peers; every rank connects to the same ones, itself included. It is done once each of them has called it
+    /// too; one that is gone is `STATUS_PEER_GONE`. The result is an array of `count` endpoints, in any order.
     ///
     /// Required.
     pub connect: Option<
@@ -197,7 +197,9 @@ pub struct Transport {
             error: *mut Error,
         ) -> i32,
     >,
-    /// A connected peer's exported region.
+    /// A connected peer's exported region. What is not a blob of this very end of the peer, one that its rank gave before it
+    /// opened this transport for instance, is `STATUS_BAD_PEER_DATA`. The peer may have released the region meanwhile: that is
+    /// an error of whatever operation names it.
     ///
     /// Required.
     pub import_key: Option<
@@ -231,7 +233,8 @@ pub struct Transport {
     ///
     /// Required.
     pub fault: Option<unsafe extern "C" fn(ctx: *mut c_void) -> u64>,
-    /// Records a fault for all connected ranks unless there is one; returns the one that stands.
+    /// Records a fault for all connected ranks unless there is one; returns the one that stands, the same on every rank.
+    /// It may take as long as the ranks that run need to learn of it.
     ///
     /// Required.
     pub report: Option<unsafe extern "C" fn(ctx: *mut c_void, fault: u64) -> u64>,
@@ -266,7 +269,7 @@ pub struct Transport {
     ///
     /// Without it the host looks at the word, which must be in memory of the host; it makes progress on this transport's
     /// queues, spins, yields and naps, looks at `fault` and at `gone`, and reports a peer that does not come in time as
-    /// stalled.
+    /// stalled, also if that one waits for another.
     pub signal_wait:
         Option<unsafe extern "C" fn(ctx: *mut c_void, wait: *const Wait, seen: *mut u64, error: *mut Error) -> i32>,
     /// The next thing that happened to a peer and was not told yet: `EVENT_*`, with the peer. Never blocks.
@@ -279,9 +282,10 @@ pub struct Transport {
     /// Without it the host leaves out the peer's faults and its death, and keeps later faults that this rank reports to
     /// itself; other ranks learn of those only by their own waits.
     pub mask: Option<unsafe extern "C" fn(ctx: *mut c_void, peer: u32)>,
-    /// Ends this rank's part: `SHUTDOWN_*`. Idempotent.
+    /// Ends this rank's part: `SHUTDOWN_*`. A second call does nothing, whatever its mode.
     ///
-    /// Without it an abort is reported as this rank's death, and a drain is nothing: `close` comes next.
+    /// Without it an abort is reported as this rank's death, and a drain is nothing: `close` comes next, and is a death to the
+    /// peers.
     pub shutdown: Option<unsafe extern "C" fn(ctx: *mut c_void, mode: u32, error: *mut Error) -> i32>,
     /// What kernels on that device need to use this transport: the view, and its bytes in the layout of the device
     /// header.

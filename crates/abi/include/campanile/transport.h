@@ -651,11 +651,12 @@ typedef struct CampanileQueue {
   //
   // Required.
   int32_t (*post)(void *ctx, const struct CampanileOp *ops, size_t count, uint64_t *mark, struct CampanileError *error);
-  // 1 if a mark has come as far as the level (`LEVEL_*`), 0 if not yet.
+  // 1 if a mark has come as far as the level (`LEVEL_*`), also if the queue has failed since; 0 if not yet, or what the
+  // queue failed with.
   //
   // Required.
   int32_t (*test)(void *ctx, uint64_t mark, uint32_t level, struct CampanileError *error);
-  // Does or drives some work; the number of operations that it completed.
+  // Does or drives some work; the number of operations that it completed, or that were completed since it was last called.
   //
   // Required.
   int64_t (*progress)(void *ctx, struct CampanileError *error);
@@ -742,8 +743,8 @@ typedef struct CampanileTransport {
   //
   // Required.
   int32_t (*address)(void *ctx, const struct CampanileSink *address, struct CampanileError *error);
-  // Connects to peers; every rank connects to the same ones, itself included. The result is an array of `count`
-  // endpoints, in any order.
+  // Connects to peers; every rank connects to the same ones, itself included. It is done once each of them has called it
+  // too; one that is gone is `STATUS_PEER_GONE`. The result is an array of `count` endpoints, in any order.
   //
   // Required.
   int32_t (*connect)(void *ctx,
@@ -774,7 +775,9 @@ typedef struct CampanileTransport {
                         size_t count,
                         const struct CampanileSink *blob,
                         struct CampanileError *error);
-  // A connected peer's exported region.
+  // A connected peer's exported region. What is not a blob of this very end of the peer, one that its rank gave before it
+  // opened this transport for instance, is `STATUS_BAD_PEER_DATA`. The peer may have released the region meanwhile: that is
+  // an error of whatever operation names it.
   //
   // Required.
   int32_t (*import_key)(void *ctx,
@@ -800,7 +803,8 @@ typedef struct CampanileTransport {
   //
   // Required.
   uint64_t (*fault)(void *ctx);
-  // Records a fault for all connected ranks unless there is one; returns the one that stands.
+  // Records a fault for all connected ranks unless there is one; returns the one that stands, the same on every rank.
+  // It may take as long as the ranks that run need to learn of it.
   //
   // Required.
   uint64_t (*report)(void *ctx, uint64_t fault);
@@ -831,7 +835,7 @@ typedef struct CampanileTransport {
   //
   // Without it the host looks at the word, which must be in memory of the host; it makes progress on this transport's
   // queues, spins, yields and naps, looks at `fault` and at `gone`, and reports a peer that does not come in time as
-  // stalled.
+  // stalled, also if that one waits for another.
   int32_t (*signal_wait)(void *ctx, const struct CampanileWait *wait, uint64_t *seen, struct CampanileError *error);
   // The next thing that happened to a peer and was not told yet: `EVENT_*`, with the peer. Never blocks.
   //
@@ -843,9 +847,10 @@ typedef struct CampanileTransport {
   // Without it the host leaves out the peer's faults and its death, and keeps later faults that this rank reports to
   // itself; other ranks learn of those only by their own waits.
   void (*mask)(void *ctx, uint32_t peer);
-  // Ends this rank's part: `SHUTDOWN_*`. Idempotent.
+  // Ends this rank's part: `SHUTDOWN_*`. A second call does nothing, whatever its mode.
   //
-  // Without it an abort is reported as this rank's death, and a drain is nothing: `close` comes next.
+  // Without it an abort is reported as this rank's death, and a drain is nothing: `close` comes next, and is a death to the
+  // peers.
   int32_t (*shutdown)(void *ctx, uint32_t mode, struct CampanileError *error);
   // What kernels on that device need to use this transport: the view, and its bytes in the layout of the device
   // header.
