@@ -1,0 +1,61 @@
+//! Compilation: [`Compile`], the options of one.
+
+use std::fmt::Write;
+
+use crate::{Cache, CompileError, Device, Gpu, Source};
+
+/// How to compile a source. Data: two equal values and sources give the same code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compile {
+    options: Vec<String>,
+}
+
+impl Compile {
+    /// With a macro: the way in which a plan's constants reach its kernel.
+    #[must_use]
+    pub fn define(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+        self.options.push(format!("-D{name}={value}"));
+        self
+    }
+
+    /// With an option of the compiler, which only some of them may know.
+    #[must_use]
+    pub fn option(mut self, option: impl Into<String>) -> Self {
+        self.options.push(option.into());
+        self
+    }
+
+    /// Machine code for the device: from the cache, or compiled and kept there.
+    ///
+    /// # Errors
+    /// [`CompileError`].
+    pub fn image(&self, device: &Device, source: &Source, cache: &Cache) -> Result<Vec<u8>, CompileError> {
+        let calls = device.gpu().calls();
+        let target = device.target()?;
+        let key = self.key(&calls.compiler()?, &target, source);
+        cache.get_or_build(&key, || calls.compile(source, &target, &self.options))
+    }
+
+    /// All that the code depends on.
+    fn key(&self, compiler: &str, target: &str, source: &Source) -> String {
+        let mut key = format!("{compiler}\n{target}\n");
+        let mut part = |name: &str, text: &str| {
+            // Lengths keep the parts apart.
+            let _ = write!(key, "{name} {}\n{text}\n", text.len());
+        };
+        for option in &self.options {
+            part("option", option);
+        }
+        for (name, text) in source.headers() {
+            part(name, text);
+        }
+        part(source.name(), source.text());
+        key
+    }
+}
+
+/// Whether kernels can be compiled at all; where they cannot, [`Device::compile`] says why.
+#[must_use]
+pub fn has_compiler(gpu: &Gpu) -> bool {
+    gpu.calls().compiler().is_ok()
+}
