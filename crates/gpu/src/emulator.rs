@@ -386,7 +386,9 @@ impl Calls for Emulator {
     }
 
     unsafe fn module_unload(&self, _device: u32, module: ModuleHandle) -> Result<()> {
-        self.modules.remove(module.0).map(drop)
+        let module = self.modules.remove(module.0)?;
+        self.kernels.remove_all(|kernel| kernel.is_of(&module));
+        Ok(())
     }
 
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle> {

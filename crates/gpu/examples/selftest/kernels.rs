@@ -125,7 +125,7 @@ pub fn residency(bench: &Bench) -> Result<Outcome> {
 
 /// As many blocks as fit meet many times.
 pub fn barrier(bench: &Bench) -> Result<Outcome> {
-    let rounds = if bench.backend.starts_with("emulator") { 10 } else { 1000 };
+    let rounds = if bench.device.name()?.contains("emulated") { 10 } else { 1000 };
     let plan = bench.plan::<Barrier>("smoke_barrier", 100_000, 128, Residency::Clamped)?;
     let blocks = plan.grid().blocks;
     let stream = bench.device.stream()?;

@@ -33,6 +33,9 @@ type LaunchFunction = unsafe extern "C" fn(*const Launch) -> c_int;
 pub(super) struct Module {
     library: Library,
     launch: LaunchFunction,
+    /// The loader knows libraries by their path, in which the descriptor is a number: it stays taken as long as the
+    /// library is loaded. Dropped after it.
+    _file: File,
 }
 
 impl Module {
@@ -50,7 +53,7 @@ impl Module {
         let launch = unsafe { library.get::<LaunchFunction>("emulator_launch") }
             .map(|symbol| *symbol)
             .map_err(|error| refuse(error.to_string()))?;
-        Ok(Self { library, launch })
+        Ok(Self { library, launch, _file: file })
     }
 }
 
@@ -77,6 +80,10 @@ impl Kernel {
             let max_threads = word("max_threads").map_err(missing)?;
             Ok(Self { module: module.clone(), entry, name, argument_bytes, max_threads })
         }
+    }
+
+    pub(super) fn is_of(&self, module: &Arc<Module>) -> bool {
+        Arc::ptr_eq(&self.module, module)
     }
 
     pub(super) fn argument_bytes(&self) -> usize {

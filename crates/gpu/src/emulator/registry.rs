@@ -36,6 +36,10 @@ impl<T> Registry<T> {
         self.lock().remove(&handle).ok_or_else(|| self.invalid(handle))
     }
 
+    pub(super) fn remove_all(&self, which: impl Fn(&T) -> bool) {
+        self.lock().retain(|_, value| !which(value));
+    }
+
     pub(super) fn all(&self) -> Vec<Arc<T>> {
         self.lock().values().cloned().collect()
     }
