@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::Mutex;
 
-use campanile_gpu::{CompileError, Source};
+use campanile_gpu::{Backend, CompileError, Source};
 
 use crate::{Failure, INVALID_VALUE, calls, device, exports};
 
@@ -59,8 +59,10 @@ fn compile(source: &Source, options: &[String]) -> Result<Vec<u8>, CompileError>
 }
 
 exports! {
-    // No real one has this version, so the cache never takes one for the other.
-    fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) { (*major, *minor) = (0, 1) }
+    // No real one has such a version, and each backend has its own: the cache never takes one's code for another's.
+    fn hiprtcVersion(major: *mut c_int, minor: *mut c_int) {
+        (*major, *minor) = (0, if calls()?.backend() == Backend::Emulator { 1 } else { 2 })
+    }
     fn hiprtcCreateProgram(
         out: *mut usize, source: *const c_char, name: *const c_char, headers: c_int,
         header_texts: *const *const c_char, header_names: *const *const c_char,
