@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 mod cargo;
 mod dependencies;
+mod kernels;
 mod links;
 
 #[derive(Parser)]
@@ -33,6 +34,12 @@ enum Command {
     Dependencies,
     /// Relative links of all Markdown files
     Links,
+    /// The kernels: instructions on each target, the emulator under ThreadSanitizer
+    Kernels {
+        /// Write the counts of instructions, instead of comparing them
+        #[arg(long)]
+        bless: bool,
+    },
     /// The loom models of the doorbell queue and of the MoE protocol
     Loom,
 }
@@ -40,12 +47,13 @@ enum Command {
 /// A check: its name and what it runs.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 6] = [
+const CHECKS: [Check; 7] = [
     ("format", cargo::format),
     ("links", links::check),
     ("dependencies", dependencies::check),
     ("lint", cargo::lint),
     ("doc", cargo::doc),
+    ("kernels", kernels::check),
     ("loom", cargo::loom),
 ];
 
@@ -57,8 +65,26 @@ fn main() -> ExitCode {
         Command::Doc => Some("doc"),
         Command::Dependencies => Some("dependencies"),
         Command::Links => Some("links"),
+        Command::Kernels { bless: false } => Some("kernels"),
+        Command::Kernels { bless: true } => return done("kernels --bless", kernels::bless()),
         Command::Loom => Some("loom"),
     };
+    run(name)
+}
+
+/// What one command says at its end.
+fn done(command: &str, result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{command}: FAILED: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the check of that name, or all.
+fn run(name: Option<&str>) -> ExitCode {
     let mut failed = Vec::new();
     for (check, run) in CHECKS.into_iter().filter(|(check, _)| name.is_none_or(|name| name == *check)) {
         println!("== {check}");

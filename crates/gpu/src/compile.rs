@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::{Cache, CompileError, Device, Gpu, Source};
+use crate::vendor::{Compiler, Dialect};
+use crate::{Cache, CompileError, Device, Gpu, LoadError, Settings, Source};
 
 /// How to compile a source. Data: two equal values and sources give the same code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +52,36 @@ impl Compile {
         }
         part(source.name(), source.text());
         key
+    }
+}
+
+/// NVRTC without a driver or a device: compiles for a target that is named.
+///
+/// For checks of machine code where there is no GPU. Programs compile with [`Device::compile`].
+#[derive(Debug)]
+pub struct CrossCompiler(Compiler);
+
+impl CrossCompiler {
+    /// Loads NVRTC.
+    ///
+    /// # Errors
+    /// [`LoadError`] with the names that were tried.
+    pub fn nvrtc(settings: &Settings) -> Result<Self, LoadError> {
+        Compiler::open(Dialect::Cuda, None, settings.libnvrtc.as_deref(), 0).map(Self)
+    }
+
+    /// Name and version.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        self.0.version()
+    }
+
+    /// Machine code for a target such as `sm_90`.
+    ///
+    /// # Errors
+    /// [`CompileError`].
+    pub fn compile(&self, source: &Source, target: &str, compile: &Compile) -> Result<Vec<u8>, CompileError> {
+        self.0.compile(source, target, &compile.options)
     }
 }
 

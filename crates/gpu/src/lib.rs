@@ -66,7 +66,7 @@ mod vendor;
 
 pub use cache::Cache;
 pub use calls::{Address, Attribute, Grid};
-pub use compile::{Compile, has_compiler};
+pub use compile::{Compile, CrossCompiler, has_compiler};
 pub use device::Device;
 pub use emulator::Emulation;
 pub use error::{CallError, CompileError, LoadError, PlanError};

@@ -18,8 +18,9 @@ use crate::calls::{
 };
 use crate::library::{Library, Names};
 use crate::{Backend, CallError, Coherence, CompileError, LoadError, Settings, Source};
-use compile::Compiler;
 use table::{AccessDescription, AllocationProperties, Driver, Location};
+
+pub(crate) use compile::Compiler;
 
 /// Which vendor's names and numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +202,7 @@ impl Vendor {
                     // SAFETY: a pointer to an int.
                     unsafe { self.driver.driver_version(version) }
                 });
-                Compiler::open(self.dialect, &self.library, self.compiler_path.as_deref(), driver.unwrap_or(0))
+                Compiler::open(self.dialect, Some(&self.library), self.compiler_path.as_deref(), driver.unwrap_or(0))
                     .map_err(|error| error.to_string())
             })
             .as_ref()

@@ -10,7 +10,7 @@ use crate::{CallError, CompileError, LoadError, Source};
 
 /// The compiler's library, loaded.
 #[derive(Debug)]
-pub(super) struct Compiler {
+pub(crate) struct Compiler {
     rtc: Rtc,
     dialect: Dialect,
     version: String,
@@ -19,9 +19,9 @@ pub(super) struct Compiler {
 impl Compiler {
     /// Loads it. NVRTC of the driver's own major version is preferred, since a driver may refuse machine code of a
     /// newer one; hipRTC may lie in a library of its own or in the runtime.
-    pub(super) fn open(
+    pub(crate) fn open(
         dialect: Dialect,
-        runtime: &Library,
+        runtime: Option<&Library>,
         path: Option<&str>,
         driver_version: c_int,
     ) -> Result<Self, LoadError> {
@@ -45,11 +45,8 @@ impl Compiler {
         let rtc = match Library::open(names, path) {
             Ok(library) => Rtc::new(&library, dialect),
             Err(error) => {
-                let inside = Rtc::new(runtime, dialect);
-                if !inside.is_there() {
-                    return Err(error);
-                }
-                inside
+                let inside = runtime.map(|runtime| Rtc::new(runtime, dialect)).filter(Rtc::is_there);
+                inside.ok_or(error)?
             }
         };
         let (mut major, mut minor) = (0, 0);
@@ -59,12 +56,12 @@ impl Compiler {
         Ok(Self { rtc, dialect, version: format!("{compiler} {major}.{minor}") })
     }
 
-    pub(super) fn version(&self) -> &str {
+    pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
     /// Machine code of `source` for `target`.
-    pub(super) fn compile(&self, source: &Source, target: &str, options: &[String]) -> Result<Vec<u8>, CompileError> {
+    pub(crate) fn compile(&self, source: &Source, target: &str, options: &[String]) -> Result<Vec<u8>, CompileError> {
         let mut all = match self.dialect {
             // Machine code, not PTX: the driver need not know this PTX version, and nothing is compiled at load.
             Dialect::Cuda => vec![format!("--gpu-architecture={target}"), "--fmad=false".to_owned()],
