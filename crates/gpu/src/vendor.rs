@@ -66,7 +66,7 @@ const COPY_DEFAULT: c_int = 4;
 const MAX_DYNAMIC_SHARED: c_int = 8;
 /// The first HIP that takes a descriptor by value in `hipMemImportFromShareableHandle`, as CUDA does; earlier ones take
 /// a pointer to it.
-const HIP_IMPORTS_BY_VALUE: c_int = 7_01_00000;
+const HIP_IMPORTS_BY_VALUE: c_int = 70_100_000;
 
 /// The table over a vendor's library.
 #[derive(Debug)]
@@ -105,15 +105,6 @@ impl Vendor {
                 settings.libhiprtc.clone(),
             ),
         };
-        if dialect == Dialect::Cuda && std::env::var_os("CUDA_MODULE_LOADING").is_none() {
-            // Lazy loading (the default since CUDA 12.2) may load at the first launch, which waits for the device to be
-            // idle: for ever, beside a kernel that spins. Modules also look every kernel up before they are used, which
-            // loads it; the variable covers what the driver itself defers.
-            // SAFETY: single-word writes to the environment race only with readers in other threads of this process
-            // that use the C library's environment without its lock; Rust's own readers take the lock. Callers open
-            // the table while they set up.
-            unsafe { std::env::set_var("CUDA_MODULE_LOADING", "EAGER") };
-        }
         let library = Library::open(names, path)?;
         let driver = Driver::new(&library, dialect);
         let started = || -> Result<u32> {
@@ -548,6 +539,15 @@ impl Calls for Vendor {
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle> {
         let mut function = FunctionHandle(0);
         unsafe { self.driver.module_function(&raw mut function, module, name.as_ptr())? };
+        if self.dialect == Dialect::Cuda {
+            // Lazy loading, the default since CUDA 12.2, may load at the first launch, which waits until the device is
+            // idle: for ever, beside a kernel that spins.
+            match unsafe { self.driver.function_load(function) } {
+                // A driver before 12.4, which loads in the look-up.
+                Ok(()) | Err(CallError::MissingSymbol { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(function)
     }
 

@@ -76,7 +76,7 @@ pub fn lanes(bench: &Bench) -> Result<Outcome> {
     let found = words(&stream, &memory, (blocks * threads) as usize * 4)?;
     for (index, found) in found.chunks_exact(4).enumerate() {
         let thread = index as u32 % threads;
-        let wanted = [threads - 1 - thread, wave / 2 << 8 | 1, thread ^ 1, wave];
+        let wanted = [threads - 1 - thread, ((wave / 2) << 8) | 1, thread ^ 1, wave];
         ensure(found == wanted, || format!("thread {index}: {found:?}, not {wanted:?}"))?;
     }
     Ok(Passed(format!("{blocks} blocks of {threads} threads")))

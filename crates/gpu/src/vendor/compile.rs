@@ -28,7 +28,7 @@ impl Compiler {
         let (names, compiler) = match dialect {
             Dialect::Cuda => {
                 let driver = driver_version / 1000;
-                let mut majors = vec![13, 12];
+                let mut majors = [13, 12];
                 majors.sort_by_key(|major| *major != driver);
                 let mut names: Vec<String> = majors.iter().map(|major| format!("libnvrtc.so.{major}")).collect();
                 names.push("libnvrtc.so".to_owned());

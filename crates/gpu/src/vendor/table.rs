@@ -193,6 +193,7 @@ table! {
     module_unload: "cuModuleUnload" | "hipModuleUnload" (module: ModuleHandle);
     module_function: "cuModuleGetFunction" | "hipModuleGetFunction"
         (function: *mut FunctionHandle, module: ModuleHandle, name: *const c_char);
+    function_load: "cuFuncLoad" | "" (function: FunctionHandle);
     module_global: "cuModuleGetGlobal_v2" | "hipModuleGetGlobal"
         (address: *mut Address, bytes: *mut usize, module: ModuleHandle, name: *const c_char);
     function_parameter: "cuFuncGetParamInfo" | ""
