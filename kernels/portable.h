@@ -12,12 +12,14 @@
 //                         `name_argument_bytes`, on CUDA it asks the driver.
 //   CAMPANILE_DEVICE      in front of every function that a kernel calls.
 //   CAMPANILE_SHARED T x; memory of the block; CAMPANILE_DYNAMIC_SHARED(T, x) is the part sized at launch.
+//   CAMPANILE_UNROLL      in front of a loop that must be unrolled.
 //
 // Ids: one-dimensional. thread_index() in block_threads(), block_index() in grid_blocks(); lane() in WAVE. Blocks are
 // whole waves.
 //
 // Convergence: block_barrier() is for all threads of a block that have not ended, wave_barrier(), wave_ballot() and
-// wave_shuffle() for all lanes of a wave that have not ended. Calling them in divergent code is a bug that the emulator reports.
+// wave_shuffle() for all lanes of a wave that have not ended. Calling them in divergent code is a bug that the emulator
+// reports.
 //
 // Memory order, in terms of the C++ model with scopes. `Scope::Device` covers the blocks of one device, `Scope::System`
 // all devices and the host.
@@ -40,6 +42,7 @@
 //                                   On AMD rows go through to the memory (sc0 sc1), so that no fence writes back or
 //                                   invalidates an L2; on NVIDIA they are weak accesses and the fences do the work.
 //   A fence_acquire_window() serves the block of the thread that calls it. Window loads never take the read-only path.
+//   load16_window(p, v) with arrays of 2, 4 or 8 has that many loads in flight at once: for pulling from several peers.
 //
 // Time: global_nanoseconds() is one clock for all threads of a device, of coarse steps (up to 1 µs); clock_cycles() is
 // fine and local. pause() belongs in every loop that waits: in the emulator it is what lets the others run.

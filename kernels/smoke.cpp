@@ -101,6 +101,36 @@ CAMPANILE_KERNEL(smoke_barrier, 1024, BarrierArguments, a) {
   if (thread_index() == 0) store_relaxed<Scope::System>(a.outcome + block_index(), static_cast<u32>(outcome));
 }
 
+// Sums 8 rows of windows, 32-bit words wrapping: a pull from 8 peers, with 8, 4 and 2 loads at once.
+struct PullArguments {
+  const Vec16* windows[8];
+  Vec16* target;
+  u64 count;
+};
+
+CAMPANILE_DEVICE Vec16 add(Vec16 a, Vec16 b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+
+template <int N>
+CAMPANILE_DEVICE Vec16 pull(const Vec16* const* windows, u64 row) {
+  const Vec16* p[N];
+  Vec16 v[N], sum = {0, 0, 0, 0};
+  CAMPANILE_UNROLL
+  for (int i = 0; i < N; i++) p[i] = windows[i] + row;
+  load16_window(p, v);
+  CAMPANILE_UNROLL
+  for (int i = 0; i < N; i++) sum = add(sum, v[i]);
+  return sum;
+}
+
+CAMPANILE_KERNEL(smoke_pull, 512, PullArguments, a) {
+  for (u64 i = grid_thread_index(); i < a.count; i += grid_threads()) {
+    Vec16 all = pull<8>(a.windows, i);
+    Vec16 parts = add(pull<4>(a.windows, i), add(pull<2>(a.windows + 4, i), pull<2>(a.windows + 6, i)));
+    bool same = all.x == parts.x && all.y == parts.y && all.z == parts.z && all.w == parts.w;
+    store16(a.target + i, same ? all : Vec16{~0u, ~0u, ~0u, ~0u});
+  }
+}
+
 // What lanes, votes and shuffles say, as 4 words a thread.
 struct LanesArguments {
   u32* words;

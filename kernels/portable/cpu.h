@@ -14,6 +14,7 @@
 
 #define CAMPANILE_DEVICE [[maybe_unused]] static inline
 #define CAMPANILE_SHARED static thread_local /* a block is one OS thread */
+#define CAMPANILE_UNROLL
 #define CAMPANILE_DYNAMIC_SHARED(T, name) T* name = static_cast<T*>(emulator_dynamic_shared())
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a)                       \
   static void name##_body(Arguments a);                                         \
@@ -126,6 +127,11 @@ CAMPANILE_DEVICE Vec16 load16_window(const Vec16* p) { return *p; }
 CAMPANILE_DEVICE void store16(Vec16* p, Vec16 v) { *p = v; }
 CAMPANILE_DEVICE void store16_stream(Vec16* p, Vec16 v) { *p = v; }
 CAMPANILE_DEVICE void store16_window(Vec16* p, Vec16 v) { *p = v; }
+template <int N>
+CAMPANILE_DEVICE void load16_window(const Vec16* const (&p)[N], Vec16 (&v)[N]) {
+  static_assert(N == 2 || N == 4 || N == 8, "as many as portable/hip.h has");
+  for (int i = 0; i < N; i++) v[i] = load16_window(p[i]);
+}
 
 }  // namespace campanile
 

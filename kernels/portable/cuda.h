@@ -4,6 +4,7 @@
 
 #define CAMPANILE_DEVICE static __device__ __forceinline__
 #define CAMPANILE_SHARED __shared__
+#define CAMPANILE_UNROLL _Pragma("unroll")
 #define CAMPANILE_DYNAMIC_SHARED(T, name) extern __shared__ T name[]
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a) \
   extern "C" __global__ void __launch_bounds__(max_threads) name(const __grid_constant__ Arguments a)
@@ -153,6 +154,13 @@ CAMPANILE_STORE16(store16_stream, "st.global.cs")
 CAMPANILE_STORE16(store16_window, "st.global.L1::no_allocate")
 #undef CAMPANILE_LOAD16
 #undef CAMPANILE_STORE16
+// Independent loads overlap by themselves.
+template <int N>
+CAMPANILE_DEVICE void load16_window(const Vec16* const (&p)[N], Vec16 (&v)[N]) {
+  static_assert(N == 2 || N == 4 || N == 8, "as many as portable/hip.h has");
+  CAMPANILE_UNROLL
+  for (int i = 0; i < N; i++) v[i] = load16_window(p[i]);
+}
 
 }  // namespace campanile
 

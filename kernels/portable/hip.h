@@ -12,6 +12,7 @@
 
 #define CAMPANILE_DEVICE static __attribute__((device, always_inline)) inline
 #define CAMPANILE_SHARED static __attribute__((device, shared))
+#define CAMPANILE_UNROLL _Pragma("unroll")
 #define CAMPANILE_DYNAMIC_SHARED(T, name) extern __attribute__((device, shared)) T name[]
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a)                                       \
   extern "C" {                                                                                  \
@@ -150,6 +151,52 @@ CAMPANILE_DEVICE Vec16 load16_window(const Vec16* p) {
                : "v"((const Global<Native16>*)p)
                : "memory");
   return __builtin_bit_cast(Vec16, v);
+}
+// Early clobber: the first results arrive while later addresses are still to be read.
+CAMPANILE_DEVICE void load16_window(const Vec16* const (&p)[2], Vec16 (&v)[2]) {
+  Native16 r[2];
+  asm volatile(
+      "global_load_dwordx4 %0, %2, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %1, %3, off sc0 sc1 nt\n\t"
+      "s_waitcnt vmcnt(0)"
+      : "=&v"(r[0]), "=&v"(r[1])
+      : "v"((const Global<Native16>*)p[0]), "v"((const Global<Native16>*)p[1])
+      : "memory");
+  for (int i = 0; i < 2; i++) v[i] = __builtin_bit_cast(Vec16, r[i]);
+}
+CAMPANILE_DEVICE void load16_window(const Vec16* const (&p)[4], Vec16 (&v)[4]) {
+  Native16 r[4];
+  asm volatile(
+      "global_load_dwordx4 %0, %4, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %1, %5, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %2, %6, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %3, %7, off sc0 sc1 nt\n\t"
+      "s_waitcnt vmcnt(0)"
+      : "=&v"(r[0]), "=&v"(r[1]), "=&v"(r[2]), "=&v"(r[3])
+      : "v"((const Global<Native16>*)p[0]), "v"((const Global<Native16>*)p[1]),
+        "v"((const Global<Native16>*)p[2]), "v"((const Global<Native16>*)p[3])
+      : "memory");
+  for (int i = 0; i < 4; i++) v[i] = __builtin_bit_cast(Vec16, r[i]);
+}
+CAMPANILE_DEVICE void load16_window(const Vec16* const (&p)[8], Vec16 (&v)[8]) {
+  Native16 r[8];
+  asm volatile(
+      "global_load_dwordx4 %0, %8, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %1, %9, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %2, %10, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %3, %11, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %4, %12, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %5, %13, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %6, %14, off sc0 sc1 nt\n\t"
+      "global_load_dwordx4 %7, %15, off sc0 sc1 nt\n\t"
+      "s_waitcnt vmcnt(0)"
+      : "=&v"(r[0]), "=&v"(r[1]), "=&v"(r[2]), "=&v"(r[3]), "=&v"(r[4]), "=&v"(r[5]), "=&v"(r[6]), "=&v"(r[7])
+      : "v"((const Global<Native16>*)p[0]), "v"((const Global<Native16>*)p[1]),
+        "v"((const Global<Native16>*)p[2]), "v"((const Global<Native16>*)p[3]),
+        "v"((const Global<Native16>*)p[4]), "v"((const Global<Native16>*)p[5]),
+        "v"((const Global<Native16>*)p[6]), "v"((const Global<Native16>*)p[7])
+      : "memory");
+  for (int i = 0; i < 8; i++) v[i] = __builtin_bit_cast(Vec16, r[i]);
 }
 CAMPANILE_DEVICE void store16_window(Vec16* p, Vec16 v) {
   asm volatile("global_store_dwordx4 %0, %1, off sc0 sc1 nt" ::"v"((Global<Native16>*)p),

@@ -39,6 +39,10 @@ const LOCATION_DEVICE: c_int = 1;
 const ALLOCATION_PINNED: c_int = 1;
 /// `hipMemAllocationTypeUncached`, ROCm 7.
 const ALLOCATION_UNCACHED: c_int = 0x4000_0000;
+/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`.
+const RDMA_WITH_VIRTUAL_MEMORY: c_int = 110;
+/// Where `CUmemAllocationProp::allocFlags` has `gpuDirectRDMACapable`.
+const RDMA_CAPABLE: usize = 1;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, `hipMemHandleTypePosixFileDescriptor`.
 const POSIX_FD: c_int = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`, `hipMemAccessFlagsProtReadWrite`.
@@ -163,12 +167,21 @@ impl Vendor {
                 ));
             }
         };
+        let mut flags = [0; 8];
+        if self.dialect == Dialect::Cuda {
+            // So that a NIC can be given the memory.
+            let can = self.integer(|can| {
+                // SAFETY: a pointer to an int.
+                unsafe { self.driver.device_attribute(can, RDMA_WITH_VIRTUAL_MEMORY, device as c_int) }
+            })?;
+            flags[RDMA_CAPABLE] = u8::from(can != 0);
+        }
         Ok(AllocationProperties {
             kind,
             handle_types: POSIX_FD,
             location: Location { kind: LOCATION_DEVICE, id: device as c_int },
             win32: ptr::null_mut(),
-            flags: [0; 8],
+            flags,
         })
     }
 

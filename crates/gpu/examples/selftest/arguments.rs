@@ -62,6 +62,14 @@ pub struct Barrier {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct Pull {
+    pub windows: [Address; 8],
+    pub target: Address,
+    pub count: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Lanes {
     pub words: Address,
 }

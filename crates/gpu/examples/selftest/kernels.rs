@@ -8,7 +8,7 @@ use campanile_gpu::{
 };
 
 use crate::Outcome::Passed;
-use crate::arguments::{ABORTED, Barrier, Copy16, DONE, Lanes, Patience, PutSignal, TIMEOUT, Wait};
+use crate::arguments::{ABORTED, Barrier, Copy16, DONE, Lanes, Patience, Pull, PutSignal, TIMEOUT, Wait};
 use crate::{Bench, Outcome, PATIENCE, Result, ensure, pattern};
 
 /// Zeroed memory.
@@ -204,6 +204,41 @@ pub fn put_signal(bench: &Bench) -> Result<Outcome> {
         ensure(found == sent, || format!("round {round}: other bytes arrived"))?;
     }
     Ok(Passed(format!("{rounds} rounds of {bytes} bytes")))
+}
+
+/// Eight windows, every other one on the peer where it can be reached, summed with several loads in flight.
+pub fn pull(bench: &Bench) -> Result<Outcome> {
+    let stream = bench.device.stream()?;
+    let bytes = 16 * 1234;
+    let peer = match &bench.peer {
+        Some(peer) if bench.device.can_access(peer)? => peer,
+        _ => &bench.device,
+    };
+    let mut windows = Vec::new();
+    let mut wanted = vec![0u32; bytes / 4];
+    for index in 0..8u8 {
+        let owner = if index % 2 == 0 { &bench.device } else { peer };
+        let window = owner.allocate_virtual(bytes, Coherence::Coarse)?;
+        window.allow_access(&bench.device)?;
+        let sent = pattern(bytes, index);
+        stream.upload(&window, 0, &sent)?;
+        for (sum, word) in wanted.iter_mut().zip(sent.chunks_exact(4)) {
+            *sum = sum.wrapping_add(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+        }
+        windows.push(window);
+    }
+    let target = zeroed(bench, &stream, bytes)?;
+    let argument = Pull {
+        windows: std::array::from_fn(|index| windows[index].address()),
+        target: target.address(),
+        count: bytes as u64 / 16,
+    };
+    let plan = bench.plan::<Pull>("smoke_pull", 3, 128, Residency::Any)?;
+    // SAFETY: all memory has these bytes; the stream is waited for.
+    unsafe { plan.launch(&stream, &argument)? };
+    stream.synchronize(PATIENCE)?;
+    ensure(words(&stream, &target, bytes / 4)? == wanted, || "another sum".to_owned())?;
+    Ok(Passed(format!("8 windows of {bytes} bytes, 4 of them on device {}", peer.ordinal())))
 }
 
 /// Launches a wait that nobody fulfils, on 2 blocks; does `meanwhile`, and gives the outcome.

@@ -84,6 +84,7 @@ const CHECKS: &[Check] = &[
     ("residency", kernels::residency),
     ("grid barrier", kernels::barrier),
     ("put and signal", kernels::put_signal),
+    ("pull", kernels::pull),
     ("deadline", kernels::deadline),
     ("abort", kernels::abort),
     ("plain memory", memory::plain),
