@@ -37,8 +37,8 @@
 //   load16_stream, store16_stream   data that this device will not touch again soon; cache hints only.
 //   load16_window, store16_window   a row of a window: written by one device, read by another. They are ordered by
 //                                   fence_release_window() and fence_acquire_window() (or by the stronger fences):
-//                                     store16_window ... drain(), block_barrier(), fence_release_window(), store_relaxed
-//                                     load_relaxed, fence_acquire_window(), [block_barrier(),] load16_window
+//                                   store16_window ... drain(), block_barrier(), fence_release_window(), store_relaxed
+//                                   load_relaxed, fence_acquire_window(), [block_barrier(),] load16_window
 //                                   On AMD rows go through to the memory (sc0 sc1), so that no fence writes back or
 //                                   invalidates an L2; on NVIDIA they are weak accesses and the fences do the work.
 //   A fence_acquire_window() serves the block of the thread that calls it. Window loads never take the read-only path.

@@ -93,7 +93,8 @@ CAMPANILE_KERNEL(smoke_barrier, 1024, BarrierArguments, a) {
     bool wrong = false;
     for (u32 i = thread_index(); i < grid_blocks(); i += block_threads()) wrong |= a.cells[i] != round;
     u64 wrong_lanes = wave_ballot(wrong);
-    if (lane() == 0 && wrong_lanes != 0) fetch_add_relaxed<Scope::Device>(a.errors + block_index(), popcount(wrong_lanes));
+    if (lane() == 0 && wrong_lanes != 0)
+      fetch_add_relaxed<Scope::Device>(a.errors + block_index(), popcount(wrong_lanes));
     // Nobody writes the next round before all have read this one.
     outcome = grid_barrier(a.counter, a.base, meeting++, a.patience);
     if (outcome != Outcome::Done) break;

@@ -41,7 +41,9 @@ campanile_switch_stack:
 .size campanile_switch_stack, . - campanile_switch_stack
 )");
 
-inline void switch_context(Context& from, Context& to) { campanile_switch_stack(&from.stack_pointer, to.stack_pointer); }
+inline void switch_context(Context& from, Context& to) {
+  campanile_switch_stack(&from.stack_pointer, to.stack_pointer);
+}
 
 // A context that begins in `entry`, which must not return. The stack is 16-byte aligned, `bytes` long.
 inline void make_context(Context& context, char* stack, size_t bytes, void (*entry)()) {

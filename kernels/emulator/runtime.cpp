@@ -48,7 +48,8 @@ class Block {
         index(index),
         fibers(grid.launch.threads),
         clocks(grid.launch.threads + 1),
-        shared(static_cast<char*>(std::aligned_alloc(SHARED_ALIGNMENT, shared_size(grid.launch.shared_bytes))), std::free) {}
+        shared(static_cast<char*>(std::aligned_alloc(SHARED_ALIGNMENT, shared_size(grid.launch.shared_bytes))),
+               std::free) {}
 
   void run();
 

@@ -7,7 +7,8 @@
 //
 // Invariants. A fiber never changes its OS thread. All lanes of a wave, or threads of a block, that have not ended must
 // meet at its operation: where none of a block's fibers can run, the launch ends with an error, never with a hang. What
-// the emulator says nothing about: cache coherence, sc bits, missing waits (the committed instruction counts do), speed.
+// the emulator says nothing about: cache coherence, sc bits, missing waits (the committed instruction counts do),
+// speed.
 #ifndef CAMPANILE_EMULATOR_RUNTIME_H
 #define CAMPANILE_EMULATOR_RUNTIME_H
 

@@ -1,8 +1,8 @@
 // What ThreadSanitizer is told: fibers that switch without synchronising, barriers that synchronise, and fences.
 //
-// Build the kernels with -fsanitize=thread, and runtime.cpp without it but with -DCAMPANILE_TSAN: then every access of a
-// kernel is watched, and the runtime's own bookkeeping orders nothing behind the tool's back. Without CAMPANILE_TSAN all
-// of this is empty.
+// Build the kernels with -fsanitize=thread, and runtime.cpp without it but with -DCAMPANILE_TSAN: then every access of
+// a kernel is watched, and the runtime's own bookkeeping orders nothing behind the tool's back. Without CAMPANILE_TSAN
+// all of this is empty.
 //
 // Fences. ThreadSanitizer has no model of std::atomic_thread_fence. Here each GPU thread has two helper fibers that
 // never run and whose vector clocks stand for its fences:

@@ -1,8 +1,8 @@
-// portable.h for HIP: gfx942 and gfx950, wave 64. Compiler builtins and inline assembly only, so that hipRTC, hipcc and a
-// bare clang (-x hip -nogpuinc -nogpulib) all take it.
+// portable.h for HIP: gfx942 and gfx950, wave 64. Compiler builtins and inline assembly only, so that hipRTC, hipcc and
+// a bare clang (-x hip -nogpuinc -nogpulib) all take it.
 //
-// Reading the instructions: sc0 sc1 is system scope, sc1 device scope; buffer_wbl2 writes dirty L2 lines back, buffer_inv
-// invalidates; nt is non-temporal. Source: the AMDGPU memory model of LLVM, "Memory Model GFX942".
+// Reading the instructions: sc0 sc1 is system scope, sc1 device scope; buffer_wbl2 writes dirty L2 lines back,
+// buffer_inv invalidates; nt is non-temporal. Source: the AMDGPU memory model of LLVM, "Memory Model GFX942".
 #ifndef CAMPANILE_PORTABLE_HIP_H
 #define CAMPANILE_PORTABLE_HIP_H
 

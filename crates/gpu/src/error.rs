@@ -163,8 +163,8 @@ pub enum PlanError {
     },
     /// Its blocks wait for each other, and cannot all run at once.
     #[error(
-        "kernel {kernel}: {blocks} blocks of {threads} threads with {shared_bytes} bytes of shared memory wait for each \
-         other, but only {resident} fit on the device at once ({per_multiprocessor} on each of {multiprocessors} \
+        "kernel {kernel}: {blocks} blocks of {threads} threads with {shared_bytes} bytes of shared memory wait for \
+         each other, but only {resident} fit on the device at once ({per_multiprocessor} on each of {multiprocessors} \
          multiprocessors); ask for fewer or smaller blocks"
     )]
     NotResident {

@@ -1,8 +1,8 @@
 //! One table of GPU calls over CUDA, HIP and the CPU emulator; run-time compilation; launch plans.
 //!
 //! **Layers.** [`calls::Calls`] is the table: a trait with the calls that CUDA and HIP have in common, filled from
-//! `libcuda` + NVRTC or `libamdhip64` + hipRTC, both loaded at run time, or by the emulator. [`Gpu`] opens one and lists
-//! [`Device`]s; what a device makes ([`DeviceMemory`], [`VirtualMemory`], [`HostMemory`], [`Stream`], [`Event`],
+//! `libcuda` + NVRTC or `libamdhip64` + hipRTC, both loaded at run time, or by the emulator. [`Gpu`] opens one and
+//! lists [`Device`]s; what a device makes ([`DeviceMemory`], [`VirtualMemory`], [`HostMemory`], [`Stream`], [`Event`],
 //! [`Graph`], [`Module`]) owns its handle and gives it back when dropped.
 //!
 //! **Kernels** are one C++ source for all three (`kernels/portable.h`). A [`Source`] is compiled at run time for the

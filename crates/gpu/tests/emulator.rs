@@ -44,7 +44,9 @@ fn divergence_is_a_sticky_fault() {
     for wave in [32, 64] {
         let device = device(Emulation { wave, ..Emulation::default() });
         let text = "struct Words { u32* words; };
-            CAMPANILE_KERNEL(split_barrier, 256, Words, a) { if (thread_index() < 13) block_barrier(); else wave_barrier(); }
+            CAMPANILE_KERNEL(split_barrier, 256, Words, a) {
+              if (thread_index() < 13) block_barrier(); else wave_barrier();
+            }
             CAMPANILE_KERNEL(split_vote, 256, Words, a) { if (lane() < 13) wave_ballot(true); else block_barrier(); }
             CAMPANILE_KERNEL(fine, 256, Words, a) { a.words[grid_thread_index()] = 1; }";
         let Some(module) = compile(&device, text) else { return };

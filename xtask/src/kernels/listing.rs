@@ -119,7 +119,9 @@ mod tests {
 
     #[test]
     fn scope_bits_stay_and_registers_go() {
-        let body = "\tglobal_load_dwordx4 v[0:3], v[4:5], off sc0 sc1 nt\n\tglobal_load_dword v0, v1, s[0:1]\n\tv_add_u32 v0, v1, v2\n";
+        let body = "\tglobal_load_dwordx4 v[0:3], v[4:5], off sc0 sc1 nt\n\
+                    \tglobal_load_dword v0, v1, s[0:1]\n\
+                    \tv_add_u32 v0, v1, v2\n";
         let kernels = amd_kernel(body).unwrap();
         let found: Vec<_> = kernels["first"].iter().map(|(name, count)| (name.as_str(), *count)).collect();
         assert_eq!(found, [("global_load_dword", 1), ("global_load_dwordx4 sc0 sc1 nt", 1)]);

@@ -49,7 +49,10 @@ pub(super) type Program = *mut c_void;
 
 /// Makes a table: a struct of symbols, and a method for each. `None` is a call that the dialect does not have.
 macro_rules! table {
-    ($(#[$doc:meta])* $table:ident, $texts:ident; $($name:ident: $cuda:literal | $hip:literal ($($argument:ident: $type:ty),*);)+) => {
+    (
+        $(#[$doc:meta])* $table:ident, $texts:ident;
+        $($name:ident: $cuda:literal | $hip:literal ($($argument:ident: $type:ty),*);)+
+    ) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub(super) struct $table {
@@ -199,7 +202,8 @@ table! {
     function_parameter: "cuFuncGetParamInfo" | ""
         (function: FunctionHandle, index: usize, offset: *mut usize, bytes: *mut usize);
     set_function_attribute: "cuFuncSetAttribute" | "" (function: FunctionHandle, attribute: c_int, value: c_int);
-    resident_blocks: "cuOccupancyMaxActiveBlocksPerMultiprocessor" | "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
+    resident_blocks:
+        "cuOccupancyMaxActiveBlocksPerMultiprocessor" | "hipModuleOccupancyMaxActiveBlocksPerMultiprocessor"
         (blocks: *mut c_int, function: FunctionHandle, threads: c_int, shared_bytes: usize);
     copy_from_device: "cuMemcpyDtoH_v2" | "hipMemcpyDtoH" (target: *mut c_void, source: Address, bytes: usize);
     launch: "cuLaunchKernel" | "hipModuleLaunchKernel" (
