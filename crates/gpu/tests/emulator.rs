@@ -220,8 +220,11 @@ fn options_are_data() {
     let cache = Cache::at(folder.path());
     let stream = device.stream().unwrap();
     let memory = device.allocate(4 * 64, Coherence::Coarse).unwrap();
+    // Modules that are loaded at the same time are not taken for each other.
+    let mut loaded = Vec::new();
     for value in [3u32, 4, 3] {
         let module = device.compile(&source, &Compile::default().define("VALUE", value), &cache).unwrap();
+        loaded.push(module.clone());
         // SAFETY: a word a thread; the download waits.
         unsafe { plan(&module, "value", 1, 64).launch(&stream, &Words { words: memory.address() }).unwrap() };
         let mut bytes = [0; 4];

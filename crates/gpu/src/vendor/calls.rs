@@ -285,6 +285,8 @@ impl Calls for Vendor {
         unsafe { self.driver.stream_write(stream.raw, address, value, 0) }
     }
 
+    // HIP waits with a shader, on any memory; runtimes before 6.0 took memory of hipMallocSignalMemory only, and refuse
+    // other with code 1.
     unsafe fn stream_wait(&self, stream: StreamHandle, address: Address, value: u64) -> Result<()> {
         self.enter(stream.device)?;
         match self.dialect {
