@@ -243,6 +243,8 @@ pub trait Calls: fmt::Debug + Send + Sync {
     fn compiler(&self) -> std::result::Result<String, CompileError>;
     /// What the compiler calls the device, such as `sm_90`, `gfx942`, `wave64`.
     fn target(&self, device: u32) -> Result<String>;
-    /// Compiles for a target. `options` come after those that every kernel needs.
+    /// What every kernel is compiled with for a target.
+    fn base_options(&self, target: &str) -> Vec<String>;
+    /// Compiles for a target; `options` are all options, [`base_options`](Self::base_options) first.
     fn compile(&self, source: &Source, target: &str, options: &[String]) -> std::result::Result<Vec<u8>, CompileError>;
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::vendor::{Compiler, Dialect};
+use crate::vendor::{Compiler, Dialect, base_options};
 use crate::{Cache, CompileError, Device, Gpu, LoadError, Settings, Source};
 
 /// How to compile a source. Data: two equal values and sources give the same code.
@@ -33,26 +33,27 @@ impl Compile {
     pub fn image(&self, device: &Device, source: &Source, cache: &Cache) -> Result<Vec<u8>, CompileError> {
         let calls = device.gpu().calls();
         let target = device.target()?;
-        let key = self.key(&calls.compiler()?, &target, source);
-        cache.get_or_build(&key, || calls.compile(source, &target, &self.options))
+        let options = [&calls.base_options(&target)[..], &self.options].concat();
+        let key = key(&calls.compiler()?, &target, &options, source);
+        cache.get_or_build(&key, || calls.compile(source, &target, &options))
     }
+}
 
-    /// All that the code depends on.
-    fn key(&self, compiler: &str, target: &str, source: &Source) -> String {
-        let mut key = format!("{compiler}\n{target}\n");
-        let mut part = |name: &str, text: &str| {
-            // Lengths keep the parts apart.
-            let _ = write!(key, "{name} {}\n{text}\n", text.len());
-        };
-        for option in &self.options {
-            part("option", option);
-        }
-        for (name, text) in source.headers() {
-            part(name, text);
-        }
-        part(source.name(), source.text());
-        key
+/// All that the code depends on.
+fn key(compiler: &str, target: &str, options: &[String], source: &Source) -> String {
+    let mut key = format!("{compiler}\n{target}\n");
+    let mut part = |name: &str, text: &str| {
+        // Lengths keep the parts apart.
+        let _ = write!(key, "{name} {}\n{text}\n", text.len());
+    };
+    for option in options {
+        part("option", option);
     }
+    for (name, text) in source.headers() {
+        part(name, text);
+    }
+    part(source.name(), source.text());
+    key
 }
 
 /// NVRTC without a driver or a device: compiles for a target that is named.
@@ -81,7 +82,8 @@ impl CrossCompiler {
     /// # Errors
     /// [`CompileError`].
     pub fn compile(&self, source: &Source, target: &str, compile: &Compile) -> Result<Vec<u8>, CompileError> {
-        self.0.compile(source, target, &compile.options)
+        let options = [&base_options(Dialect::Cuda, target)[..], &compile.options].concat();
+        self.0.compile(source, target, &options)
     }
 }
 

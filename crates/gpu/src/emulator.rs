@@ -440,6 +440,10 @@ impl Calls for Emulator {
         Ok(format!("wave{}", self.emulation.wave))
     }
 
+    fn base_options(&self, target: &str) -> Vec<String> {
+        compile::base_options(target)
+    }
+
     fn compile(&self, source: &Source, target: &str, options: &[String]) -> std::result::Result<Vec<u8>, CompileError> {
         self.cxx()?.compile(source, target, options)
     }

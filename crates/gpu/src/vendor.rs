@@ -17,7 +17,7 @@ use crate::library::{Library, Names};
 use crate::{CallError, Coherence, CompileError, LoadError, Settings};
 use table::{AllocationProperties, Driver, Location};
 
-pub(crate) use compile::Compiler;
+pub(crate) use compile::{Compiler, base_options};
 
 /// Which vendor's names and numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

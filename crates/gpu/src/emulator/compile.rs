@@ -50,24 +50,21 @@ impl Compiler {
 
     /// A shared object of the source and the emulator's runtime.
     pub(super) fn compile(&self, source: &Source, target: &str, options: &[String]) -> Result<Vec<u8>, CompileError> {
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let folder = tempfile::tempdir().map_err(files("make a folder in", &std::env::temp_dir()))?;
         for (name, text) in source.headers() {
             write(folder.path(), name, text.as_bytes())?;
         }
         write(folder.path(), source.name(), source.text().as_bytes())?;
         write(folder.path(), RUNTIME_OBJECT, &self.runtime(source, folder.path())?)?;
-        let mut all = [COMMON, &["-shared"]].concat();
-        let wave = format!("-DCAMPANILE_WAVE={}", target.trim_start_matches("wave"));
-        all.push(&wave);
-        all.extend(options.iter().map(String::as_str));
-        let log = self.run(folder.path(), &all, &[source.name(), RUNTIME_OBJECT], MODULE)?;
+        let log = self.run(folder.path(), &options, &[source.name(), RUNTIME_OBJECT], MODULE)?;
         log.map_or_else(
             || read(folder.path(), MODULE),
             |log| {
                 Err(CompileError::Source {
                     source_name: source.name().to_owned(),
                     target: target.to_owned(),
-                    options: all.join(" "),
+                    options: options.join(" "),
                     log,
                 })
             },
@@ -127,6 +124,13 @@ impl Compiler {
         let said = String::from_utf8_lossy(&read(folder, "log")?).trim_end().to_owned();
         Ok(Some(if said.is_empty() { format!("the compiler ended with {status}") } else { said }))
     }
+}
+
+/// What every kernel is compiled with.
+pub(super) fn base_options(target: &str) -> Vec<String> {
+    let mut options: Vec<String> = COMMON.iter().map(|option| (*option).to_owned()).collect();
+    options.extend(["-shared".to_owned(), format!("-DCAMPANILE_WAVE={}", target.trim_start_matches("wave"))]);
+    options
 }
 
 fn read(folder: &Path, name: &str) -> Result<Vec<u8>, CompileError> {

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use super::table::{AccessDescription, Location};
-use super::{Dialect, LOCATION_DEVICE, POSIX_FD, Vendor};
+use super::{Dialect, LOCATION_DEVICE, POSIX_FD, Vendor, base_options};
 use crate::calls::{
     Address, AllocationHandle, Attribute, Calls, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, Grid,
     IpcBytes, ModuleHandle, Result, StreamHandle,
@@ -285,8 +285,8 @@ impl Calls for Vendor {
         unsafe { self.driver.stream_write(stream.raw, address, value, 0) }
     }
 
-    // HIP waits with a shader, on any memory; runtimes before 6.0 took memory of hipMallocSignalMemory only, and refuse
-    // other with code 1.
+    // HIP waits with a shader, on any memory; old runtimes take memory of hipMallocSignalMemory only, and refuse other
+    // with code 1.
     unsafe fn stream_wait(&self, stream: StreamHandle, address: Address, value: u64) -> Result<()> {
         self.enter(stream.device)?;
         match self.dialect {
@@ -481,6 +481,10 @@ impl Calls for Vendor {
                 "the kernels are written for gfx942 (9.4) and gfx950 (9.5)",
             )),
         }
+    }
+
+    fn base_options(&self, target: &str) -> Vec<String> {
+        base_options(self.dialect, target)
     }
 
     fn compile(&self, source: &Source, target: &str, options: &[String]) -> std::result::Result<Vec<u8>, CompileError> {

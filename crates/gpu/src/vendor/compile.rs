@@ -12,7 +12,6 @@ use crate::{CallError, CompileError, LoadError, Source};
 #[derive(Debug)]
 pub(crate) struct Compiler {
     rtc: Rtc,
-    dialect: Dialect,
     version: String,
 }
 
@@ -53,30 +52,23 @@ impl Compiler {
         // SAFETY: two pointers to ints.
         unsafe { rtc.version(&raw mut major, &raw mut minor) }
             .map_err(|source| LoadError::NotStarted { library: compiler.to_owned(), source })?;
-        Ok(Self { rtc, dialect, version: format!("{compiler} {major}.{minor}") })
+        Ok(Self { rtc, version: format!("{compiler} {major}.{minor}") })
     }
 
     pub(crate) fn version(&self) -> &str {
         &self.version
     }
 
-    /// Machine code of `source` for `target`.
+    /// Machine code of `source`; `options` are all options, the target among them.
     pub(crate) fn compile(&self, source: &Source, target: &str, options: &[String]) -> Result<Vec<u8>, CompileError> {
-        let mut all = match self.dialect {
-            // Machine code, not PTX: the driver need not know this PTX version, and nothing is compiled at load.
-            Dialect::Cuda => vec![format!("--gpu-architecture={target}"), "--fmad=false".to_owned()],
-            Dialect::Hip => vec![format!("--offload-arch={target}"), "-ffp-contract=off".to_owned(), "-O3".to_owned()],
-        };
-        all.push("-std=c++17".to_owned());
-        all.extend_from_slice(options);
-
         let text = c_string(source.text())?;
         let name = c_string(source.name())?;
         let header_names = source.headers().iter().map(|(name, _)| c_string(name)).collect::<Result<Vec<_>, _>>()?;
         let header_texts = source.headers().iter().map(|(_, text)| c_string(text)).collect::<Result<Vec<_>, _>>()?;
-        let option_texts = all.iter().map(|option| c_string(option)).collect::<Result<Vec<_>, _>>()?;
+        let option_texts = options.iter().map(|option| c_string(option)).collect::<Result<Vec<_>, _>>()?;
         let pointers = |texts: &[CString]| texts.iter().map(|text| text.as_ptr()).collect::<Vec<_>>();
-        let (names, texts, options) = (pointers(&header_names), pointers(&header_texts), pointers(&option_texts));
+        let (names, texts) = (pointers(&header_names), pointers(&header_texts));
+        let option_pointers = pointers(&option_texts);
 
         let mut program: Program = ptr::null_mut();
         // SAFETY: strings and arrays of strings that live until the end of this function; the counts are theirs.
@@ -92,7 +84,8 @@ impl Compiler {
         }
         let guard = Guard { rtc: &self.rtc, program };
         // SAFETY: the program lives in `guard`; strings as above.
-        let compiled = unsafe { self.rtc.compile(guard.program, options.len() as c_int, options.as_ptr()) };
+        let compiled =
+            unsafe { self.rtc.compile(guard.program, option_pointers.len() as c_int, option_pointers.as_ptr()) };
         if let Err(error) = compiled {
             // SAFETY: the program lives in `guard`.
             let log = unsafe { self.bytes(guard.program, Rtc::log_bytes, Rtc::log) }?;
@@ -100,7 +93,7 @@ impl Compiler {
             return Err(CompileError::Source {
                 source_name: source.name().to_owned(),
                 target: target.to_owned(),
-                options: all.join(" "),
+                options: options.join(" "),
                 log: if log.is_empty() { error.to_string() } else { log },
             });
         }
@@ -124,6 +117,18 @@ impl Compiler {
         unsafe { get(&self.rtc, program, buffer.as_mut_ptr().cast())? };
         Ok(buffer)
     }
+}
+
+/// What every kernel is compiled with.
+pub(crate) fn base_options(dialect: Dialect, target: &str) -> Vec<String> {
+    let (target, arithmetic) = match dialect {
+        // Machine code, not PTX: the driver need not know this PTX version, and nothing is compiled at load.
+        Dialect::Cuda => (format!("--gpu-architecture={target}"), "--fmad=false"),
+        Dialect::Hip => (format!("--offload-arch={target}"), "-ffp-contract=off"),
+    };
+    let mut options = vec![target, arithmetic.to_owned(), "-std=c++17".to_owned()];
+    options.extend((dialect == Dialect::Hip).then(|| "-O3".to_owned()));
+    options
 }
 
 /// Destroys a program.

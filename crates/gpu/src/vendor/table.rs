@@ -95,6 +95,15 @@ macro_rules! table {
                     if code == 0 {
                         return Ok(());
                     }
+                    if code == super::NOT_READY {
+                        // An answer rather than an error, and asked for often: it allocates nothing.
+                        return Err(CallError::Failed {
+                            call: symbol,
+                            arguments: String::new(),
+                            code,
+                            text: String::new(),
+                        });
+                    }
                     let arguments: &[String] = &[$(format!("{} {:?}", stringify!($argument), $argument)),*];
                     Err(CallError::Failed {
                         call: symbol,

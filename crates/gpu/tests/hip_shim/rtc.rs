@@ -54,8 +54,10 @@ fn compile(source: &Source, options: &[String]) -> Result<Vec<u8>, CompileError>
         return Err(CompileError::NoCompiler("the shim compiles for gfx942".to_owned()));
     }
     // Macros mean the same everywhere; the rest is hipRTC's own.
-    let options: Vec<String> = options.iter().filter(|option| option.starts_with("-D")).cloned().collect();
-    calls.compile(source, &calls.target(device())?, &options)
+    let target = calls.target(device())?;
+    let macros = options.iter().filter(|option| option.starts_with("-D")).cloned();
+    let options: Vec<String> = calls.base_options(&target).into_iter().chain(macros).collect();
+    calls.compile(source, &target, &options)
 }
 
 exports! {
