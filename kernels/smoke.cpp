@@ -102,6 +102,44 @@ CAMPANILE_KERNEL(smoke_barrier, 1024, BarrierArguments, a) {
   if (thread_index() == 0) store_relaxed<Scope::System>(a.outcome + block_index(), static_cast<u32>(outcome));
 }
 
+// Every operation on words, at both scopes and widths. Of each array: [0] and [1] are added to, [2] counts by
+// compare-and-swap, [3] goes from hand to hand, [4] adds up what was taken from it, [5] counts what is wrong; from [8] on
+// each thread has its own.
+struct WordsArguments {
+  u32* device32;
+  u64* device64;
+  u32* system32;
+  u64* system64;
+};
+
+template <Scope S, class T>
+CAMPANILE_DEVICE void try_words(T* words) {
+  T me = static_cast<T>(grid_thread_index() + 1);
+  fetch_add_relaxed<S>(words, T{1});
+  fetch_add_release<S>(words + 1, T{2});
+  T seen = load_relaxed<S>(words + 2);
+  while (true) {
+    T found = compare_swap_relaxed<S>(words + 2, seen, static_cast<T>(seen + 1));
+    if (found == seen) break;
+    seen = found;
+    pause();
+  }
+  fetch_add_relaxed<S>(words + 4, exchange_relaxed<S>(words + 3, me));
+  T* mine = words + 7 + me;
+  store_release<S>(mine, me);
+  if (load_acquire<S>(mine) != me) fetch_add_relaxed<S>(words + 5, T{1});
+  fence_release<S>();
+  store_relaxed<S>(mine, static_cast<T>(me + 1));
+  fence_acquire<S>();
+}
+
+CAMPANILE_KERNEL(smoke_words, 512, WordsArguments, a) {
+  try_words<Scope::Device>(a.device32);
+  try_words<Scope::Device>(a.device64);
+  try_words<Scope::System>(a.system32);
+  try_words<Scope::System>(a.system64);
+}
+
 // Sums 8 rows of windows, 32-bit words wrapping: a pull from 8 peers, with 8, 4 and 2 loads at once.
 struct PullArguments {
   const Vec16* windows[8];

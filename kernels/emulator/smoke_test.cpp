@@ -72,6 +72,24 @@ void lanes() {
   }
 }
 
+template <class T>
+void require_words(const std::vector<T>& words, u32 threads) {
+  T ids = static_cast<T>(threads) * (threads + 1) / 2;
+  require(words[0] == threads && words[1] == 2 * threads && words[2] == threads, "additions and swaps");
+  require(words[3] + words[4] == ids && words[5] == 0, "exchanges");
+}
+
+void words() {
+  constexpr u32 ALL = 2 * THREADS;
+  std::vector<u32> device32(8 + ALL), system32(8 + ALL);
+  std::vector<u64> device64(8 + ALL), system64(8 + ALL);
+  launch(smoke_words, WordsArguments{device32.data(), device64.data(), system32.data(), system64.data()}, 2);
+  require_words(device32, ALL);
+  require_words(device64, ALL);
+  require_words(system32, ALL);
+  require_words(system64, ALL);
+}
+
 void copy() {
   std::vector<Vec16> source(999), target(999);
   for (u32 i = 0; i < 999; i++) source[i] = {i, i, i, i};
@@ -84,6 +102,7 @@ void copy() {
 int main() {
   copy();
   lanes();
+  words();
   barrier();
   put_and_wait();
   std::printf("smoke kernels, wave %u: right\n", WAVE);

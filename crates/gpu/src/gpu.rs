@@ -31,6 +31,17 @@ impl fmt::Display for Backend {
 }
 
 /// A call table, filled. Cheap to clone; the libraries stay loaded for the life of the process.
+///
+/// ```
+/// use campanile_gpu::{Backend, Gpu, Settings};
+///
+/// // A machine without the library is an error that says what was tried.
+/// match Gpu::open(Backend::Cuda, &Settings::default()) {
+///     Ok(gpu) => println!("{}, {} devices", gpu.version()?, gpu.devices()?.len()),
+///     Err(error) => println!("{error}"),
+/// }
+/// # Ok::<(), campanile_gpu::CallError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Gpu {
     calls: Arc<dyn Calls>,

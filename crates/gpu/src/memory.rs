@@ -134,6 +134,22 @@ impl Drop for HostMemory {
 ///
 /// The memory lives as long as any process has it mapped or holds its descriptor, so the death of the one that made it
 /// takes nothing from the others.
+///
+/// ```
+/// use std::os::fd::AsFd;
+/// use campanile_gpu::{Coherence, Emulation, Gpu, Memory, Settings};
+///
+/// let gpu = Gpu::emulator(Emulation::default(), &Settings::default())?;
+/// let (owner, peer) = (gpu.device(0)?, gpu.device(1)?);
+/// let window = owner.allocate_virtual(4096, Coherence::Uncached)?;
+/// // The descriptor goes to another process over a Unix socket; here a device of this one imports it.
+/// let mapped = peer.import(window.export()?.as_fd(), window.bytes())?;
+/// peer.stream()?.upload(&mapped, 0, b"hello")?;
+/// let mut bytes = [0; 5];
+/// owner.stream()?.download(&window, 0, &mut bytes)?;
+/// assert_eq!(&bytes, b"hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct VirtualMemory {
     device: Device,

@@ -136,6 +136,21 @@ impl Stream {
 
     /// Records what `work` gives to this stream, instead of running it.
     ///
+    /// ```
+    /// use std::time::Duration;
+    /// use campanile_gpu::{Coherence, Emulation, Gpu, Settings};
+    ///
+    /// let device = Gpu::emulator(Emulation::default(), &Settings::default())?.device(0)?;
+    /// let (stream, memory) = (device.stream()?, device.allocate(2, Coherence::Coarse)?);
+    /// // SAFETY: the memory outlives the download, which waits for all launches.
+    /// let graph = stream.capture(|stream| unsafe { stream.fill(&memory, 7) })?;
+    /// unsafe { graph.launch(&stream)? };
+    /// let mut bytes = [0; 2];
+    /// stream.download(&memory, 0, &mut bytes)?;
+    /// assert_eq!(bytes, [7, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of `work`, and of the calls; a capture that failed is ended.
     pub fn capture(&self, work: impl FnOnce(&Self) -> Result<(), CallError>) -> Result<Graph, CallError> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Checks that the selftest has.
-const CHECKS: usize = 20;
+const CHECKS: usize = 21;
 
 /// What `cargo test` builds beside the tests.
 fn example(name: &str) -> PathBuf {

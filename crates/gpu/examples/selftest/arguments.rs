@@ -62,6 +62,15 @@ pub struct Barrier {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct Words {
+    pub device32: Address,
+    pub device64: Address,
+    pub system32: Address,
+    pub system64: Address,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Pull {
     pub windows: [Address; 8],
     pub target: Address,

@@ -8,7 +8,7 @@ use campanile_gpu::{
 };
 
 use crate::Outcome::Passed;
-use crate::arguments::{ABORTED, Barrier, Copy16, DONE, Lanes, Patience, Pull, PutSignal, TIMEOUT, Wait};
+use crate::arguments::{ABORTED, Barrier, Copy16, DONE, Lanes, Patience, Pull, PutSignal, TIMEOUT, Wait, Words};
 use crate::{Bench, Outcome, PATIENCE, Result, ensure, pattern};
 
 /// Zeroed memory.
@@ -80,6 +80,40 @@ pub fn lanes(bench: &Bench) -> Result<Outcome> {
         ensure(found == wanted, || format!("thread {index}: {found:?}, not {wanted:?}"))?;
     }
     Ok(Passed(format!("{blocks} blocks of {threads} threads")))
+}
+
+/// Atomics at both scopes and widths, by many threads at once.
+pub fn atomics(bench: &Bench) -> Result<Outcome> {
+    let (blocks, threads) = (4u32, 128u32);
+    let all = u64::from(blocks * threads);
+    let stream = bench.device.stream()?;
+    let array = |width: usize| zeroed(bench, &stream, (8 + all as usize) * width);
+    let arrays = [(4, array(4)?), (8, array(8)?), (4, array(4)?), (8, array(8)?)];
+    let [(_, device32), (_, device64), (_, system32), (_, system64)] = &arrays;
+    let argument = Words {
+        device32: device32.address(),
+        device64: device64.address(),
+        system32: system32.address(),
+        system64: system64.address(),
+    };
+    let plan = bench.plan::<Words>("smoke_words", blocks, threads, Residency::Any)?;
+    // SAFETY: eight words and one a thread each; the stream is waited for.
+    unsafe { plan.launch(&stream, &argument)? };
+    stream.synchronize(PATIENCE)?;
+    for (width, array) in arrays {
+        let mut bytes = vec![0; array.bytes()];
+        stream.download(&array, 0, &mut bytes)?;
+        let word = |index: usize| {
+            let mut word = [0; 8];
+            word[..width].copy_from_slice(&bytes[index * width..][..width]);
+            u64::from_le_bytes(word)
+        };
+        let found = [word(0), word(1), word(2), word(3) + word(4), word(5)];
+        let wanted = [all, 2 * all, all, all * (all + 1) / 2, 0];
+        ensure(found == wanted, || format!("words of {width} bytes: {found:?}, not {wanted:?}"))?;
+        ensure((0..all).all(|i| word(8 + i as usize) == i + 2), || "a thread's own word is another".to_owned())?;
+    }
+    Ok(Passed(format!("{all} threads on words of 4 and 8 bytes, at device and system scope")))
 }
 
 pub fn copy(bench: &Bench) -> Result<Outcome> {

@@ -79,6 +79,7 @@ const CHECKS: &[Check] = &[
     ("devices", kernels::devices),
     ("compile", kernels::compile),
     ("lanes", kernels::lanes),
+    ("words", kernels::atomics),
     ("copy kernel", kernels::copy),
     ("argument size", kernels::argument_size),
     ("residency", kernels::residency),
