@@ -158,9 +158,15 @@ void Block::run() {
     make_context(fibers[i].context, static_cast<char*>(stacks) + STACK_BYTES * i, STACK_BYTES, entry);
     fibers[i].shadow.create();
   }
+  uint64_t random = grid.launch.schedule == 0 ? 0 : grid.launch.schedule ^ (index + 1) * 0x9e3779b97f4a7c15;
   while (live > 0 && !grid.failed.load(std::memory_order_relaxed)) {
     uint64_t before = progress;
-    for (current = 0; current < threads(); current++) {
+    // Another first thread and another direction each time. xorshift64 (Marsaglia 2003); 0 stays 0.
+    random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+    uint32_t first = random % threads();
+    bool down = random >> 63;
+    for (uint32_t turn = 0; turn < threads(); turn++) {
+      current = (first + (down ? threads() - turn : turn)) % threads();
       if (fibers[current].state != State::Runnable) continue;
       fibers[current].shadow.enter();
       switch_context(scheduler, fibers[current].context);

@@ -24,6 +24,7 @@ struct EmulatorLaunch {
   uint32_t blocks;
   uint32_t threads;
   size_t shared_bytes;
+  uint64_t schedule;  // 0: the threads of a block take turns in order; another number: in an order drawn from it
   char* message;  // where the error goes, NUL-terminated
   size_t message_bytes;
 };

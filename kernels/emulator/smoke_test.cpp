@@ -20,7 +20,7 @@ constexpr u32 THREADS = 128;
 template <class A>
 void launch(void (*kernel)(const void*), const A& arguments, u32 blocks, size_t shared_bytes = 0) {
   char message[256] = "";
-  EmulatorLaunch launch{kernel, &arguments, blocks, THREADS, shared_bytes, message, sizeof message};
+  EmulatorLaunch launch{kernel, &arguments, blocks, THREADS, shared_bytes, 0, message, sizeof message};
   if (emulator_launch(&launch) != 0) {
     std::printf("launch failed: %s\n", message);
     std::exit(1);

@@ -49,12 +49,15 @@ pub struct Emulation {
     /// Multiprocessors of each device, 1 to 64; each holds 4 blocks, so this bounds how many blocks may wait for each
     /// other.
     pub multiprocessors: u32,
+    /// In which order the threads of a block take turns: 0 is by number, any other value one drawn from it. What depends
+    /// on the order is wrong on a GPU, so tests run with several.
+    pub schedule: u64,
 }
 
 impl Default for Emulation {
     /// Four devices of 64 lanes and 16 blocks.
     fn default() -> Self {
-        Self { devices: 4, wave: 64, multiprocessors: 4 }
+        Self { devices: 4, wave: 64, multiprocessors: 4, schedule: 0 }
     }
 }
 
@@ -392,12 +395,12 @@ impl Calls for Emulator {
     }
 
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle> {
-        let kernel = Kernel::find(&self.modules.get(module.0)?, name)?;
+        let kernel = Kernel::find(&self.modules.get(module.0)?, name, self.emulation.schedule)?;
         Ok(FunctionHandle(self.kernels.insert(kernel)))
     }
 
     unsafe fn argument_bytes(&self, module: ModuleHandle, name: &CStr) -> Result<Option<usize>> {
-        Ok(Some(Kernel::find(&self.modules.get(module.0)?, name)?.argument_bytes()))
+        Ok(Some(Kernel::find(&self.modules.get(module.0)?, name, self.emulation.schedule)?.argument_bytes()))
     }
 
     unsafe fn allow_shared_bytes(&self, function: FunctionHandle, bytes: u32) -> Result<()> {

@@ -101,6 +101,41 @@ fn ended_threads_are_not_waited_for() {
     }
 }
 
+/// A kernel whose result depends on the order of its threads is found by another schedule; the same one repeats itself.
+#[test]
+fn schedules_differ_and_repeat() {
+    let text = "struct Words { u32* words; };
+        CAMPANILE_KERNEL(order, 256, Words, a) {
+          a.words[thread_index()] = fetch_add_relaxed<Scope::Device>(a.words + 256, 1u);
+        }
+        CAMPANILE_KERNEL(settled, 256, Words, a) {
+          CAMPANILE_SHARED u32 shared[256];
+          shared[thread_index()] = thread_index();
+          block_barrier();
+          a.words[thread_index()] = shared[(thread_index() + 77) % 128];
+        }";
+    let run = |kernel: &str, schedule: u64| {
+        let device = device(Emulation { schedule, ..Emulation::default() });
+        let module = compile(&device, text)?;
+        let stream = device.stream().unwrap();
+        let memory = device.allocate(4 * 257, Coherence::Coarse).unwrap();
+        stream.upload(&memory, 0, &[0; 4 * 257]).unwrap();
+        // SAFETY: 257 words; the download waits.
+        unsafe { plan(&module, kernel, 1, 128).launch(&stream, &Words { words: memory.address() }).unwrap() };
+        let mut bytes = vec![0; 4 * 128];
+        stream.download(&memory, 0, &mut bytes).unwrap();
+        Some(bytes)
+    };
+    let Some(in_order) = run("order", 0) else { return };
+    let words: Vec<u8> = (0..128u32).flat_map(u32::to_ne_bytes).collect();
+    assert_eq!(in_order, words);
+    let others: std::collections::HashSet<_> = (1..9).map(|schedule| run("order", schedule)).collect();
+    assert!(others.len() > 4, "{} orders of 8", others.len());
+    assert_eq!(run("order", 5), run("order", 5));
+    let settled = run("settled", 0);
+    assert!((1..9).all(|schedule| run("settled", schedule) == settled));
+}
+
 /// Kernels of two devices, and the host, at once: each waits for the other.
 #[test]
 fn devices_are_concurrent() {

@@ -48,7 +48,8 @@ impl Bench {
             "cuda" => Gpu::open(Backend::Cuda, &settings)?,
             "hip" => Gpu::open(Backend::Hip, &settings)?,
             "emulator" => Gpu::emulator(Emulation::default(), &settings)?,
-            "emulator32" => Gpu::emulator(Emulation { wave: 32, ..Emulation::default() }, &settings)?,
+            // The order of turns drawn, so that both are tried.
+            "emulator32" => Gpu::emulator(Emulation { wave: 32, schedule: 7, ..Emulation::default() }, &settings)?,
             other => return Err(format!("backend {other:?}; allowed are cuda, hip, emulator, emulator32").into()),
         };
         let cache = Cache::new(&settings);

@@ -21,6 +21,7 @@ struct Launch {
     blocks: u32,
     threads: u32,
     shared_bytes: usize,
+    schedule: u64,
     message: *mut c_char,
     message_bytes: usize,
 }
@@ -65,10 +66,11 @@ pub(super) struct Kernel {
     name: String,
     argument_bytes: u32,
     max_threads: u32,
+    schedule: u64,
 }
 
 impl Kernel {
-    pub(super) fn find(module: &Arc<Module>, name: &CStr) -> Result<Self> {
+    pub(super) fn find(module: &Arc<Module>, name: &CStr, schedule: u64) -> Result<Self> {
         let name = name.to_string_lossy().into_owned();
         let missing = |_| failed("function", name.clone(), NOT_FOUND, "the module has no such kernel");
         let library = &module.library;
@@ -78,7 +80,7 @@ impl Kernel {
             let word = |suffix: &str| library.get::<*const u32>(format!("{name}_{suffix}")).map(|word| **word);
             let argument_bytes = word("argument_bytes").map_err(missing)?;
             let max_threads = word("max_threads").map_err(missing)?;
-            Ok(Self { module: module.clone(), entry, name, argument_bytes, max_threads })
+            Ok(Self { module: module.clone(), entry, name, argument_bytes, max_threads, schedule })
         }
     }
 
@@ -118,6 +120,7 @@ impl Kernel {
             blocks: grid.blocks,
             threads: grid.threads,
             shared_bytes: grid.shared_bytes as usize,
+            schedule: self.schedule,
             message: message.as_mut_ptr().cast(),
             message_bytes: message.len(),
         };
