@@ -180,14 +180,18 @@ impl Device {
     /// [`CompileError`]: no compiler, the compiler's log, or the driver's refusal of the code.
     pub fn compile(&self, source: &Source, compile: &Compile, cache: &Cache) -> Result<Module, CompileError> {
         let image = compile.image(self, source, cache)?;
-        Ok(self.load(&image)?)
+        // SAFETY: the compiler made it, now or for the cache, which belongs to the user.
+        Ok(unsafe { self.load(&image)? })
     }
 
-    /// Loads machine code.
+    /// Loads machine code, such as [`Compile::image`] gives.
     ///
     /// # Errors
     /// Those of the call.
-    pub fn load(&self, image: &[u8]) -> Result<Module, CallError> {
+    ///
+    /// # Safety
+    /// It is code of kernels: the emulator's is code of this process, which loading it runs.
+    pub unsafe fn load(&self, image: &[u8]) -> Result<Module, CallError> {
         Module::new(self, image)
     }
 
