@@ -16,6 +16,7 @@ mod exit;
 mod info;
 mod job;
 mod limit;
+mod log;
 mod moe;
 mod moe_file;
 mod moe_report;
@@ -63,6 +64,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    log::start();
     let ended = match Cli::parse().command {
         Command::Moe(args) => moe::main(&args),
         Command::Bench(command) => bench::main(&command),

@@ -1,6 +1,6 @@
 //! `campanile run`: N ranks of a program on this machine.
 //!
-//! Each line that a rank writes is passed on behind `[rank] `; one failure ends all. How, and what the limits are, is
+//! Each line that a rank writes is passed on behind `[rank] `; one failure ends all, after a time of grace. How, and what the limits are, is
 //! said at [`Launch`].
 
 use std::ffi::OsString;
@@ -22,6 +22,9 @@ pub struct Args {
     /// Upper bound of the whole job: seconds, or with a unit (30s, 2min)
     #[arg(long, value_parser = duration)]
     timeout: Option<Duration>,
+    /// How long the other ranks may go on after one has failed: seconds, or with a unit
+    #[arg(long, value_parser = duration, default_value = "2s")]
+    grace: Duration,
     /// Bind ranks to cores: cores or none
     #[arg(long, value_parser = named::<Bind>(&["cores", "none"]))]
     bind: Option<Bind>,
@@ -40,8 +43,8 @@ pub fn main(args: &Args) -> Result<(), Error> {
     let [program, arguments @ ..] = args.command.as_slice() else {
         return Err(Error::input(anyhow!("no command; give one after --")));
     };
-    let launch =
-        Launch::new(program, arguments, args.ranks).config(&config).timeout(args.timeout).forward_signals(true);
+    let launch = Launch::new(program, arguments, args.ranks).config(&config).timeout(args.timeout).grace(args.grace);
+    let launch = launch.forward_signals(true);
     match launch.run() {
         Ok(outcome) if outcome.failure.is_none() => Ok(()),
         Ok(outcome) => Err(Error::Failure(anyhow!("{outcome}"))),

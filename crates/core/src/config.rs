@@ -33,7 +33,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
 
-pub use choice::{Bind, HugePages, MoeCombine, MoeMode};
+pub use choice::{Bind, HugePages, LogLevel, MoeCombine, MoeMode};
 pub use error::ConfigError;
 pub use kind::parse_duration;
 pub use nearest::suggest;
@@ -224,6 +224,9 @@ variables! {
 
     /// Decorators around the transport, innermost first, as throttle(latency=5us, bandwidth=1GB/s)+stats.
     "CAMPANILE_DECORATE": Job, decorate, with_decorate: Option<String> = "unset", Kind::OPTIONAL_TEXT;
+
+    /// How much the program tells of itself on standard error. A program of one's own installs its own subscriber.
+    "CAMPANILE_LOG": Job, log, with_log: LogLevel = "warn", Kind::<LogLevel>::CHOICE;
 
     /// Upper bound of every wait, on the host and on devices; when it is reached the wait ends in an error that names
     /// the peer.

@@ -86,6 +86,20 @@ macro_rules! choices {
 }
 
 choices! {
+    /// What the program tells of itself on standard error.
+    LogLevel: "CAMPANILE_LOG" {
+        /// Problems that it goes on with.
+        Warn = "warn",
+        /// Nothing but errors.
+        Error = "error",
+        /// What an operator may want to know, as the counts of the decorator `stats`.
+        Info = "info",
+        /// For whoever looks for a fault.
+        Debug = "debug",
+        /// Everything.
+        Trace = "trace",
+    }
+
     /// What launched ranks are bound to.
     Bind: "CAMPANILE_BIND" {
         /// Each rank to physical cores of its own.
