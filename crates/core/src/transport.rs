@@ -187,6 +187,12 @@ pub trait Transport: Send + Sync {
     /// [`WaitError`] after the transport's deadline, or as soon as the job has a fault that concerns this wait.
     fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError>;
 
+    /// Whether a wait that times out blames the rank at the end of a chain of waits, and not the peer that it waited for.
+    /// `false` where ranks do not learn whom others wait for.
+    fn follows_waits(&self) -> bool {
+        true
+    }
+
     /// The job's first fault, if there is one.
     fn fault(&self) -> Option<Fault>;
 

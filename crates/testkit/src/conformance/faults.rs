@@ -107,7 +107,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "a_chain_of_stalls_blames_its_end",
             "ranks that wait for each other blame the one that waits for nobody",
-            &[Need::Ranks(3)],
+            &[Need::Ranks(3), Need::FollowsWaits],
             a_chain_of_stalls,
         ),
         Case::new(

@@ -52,6 +52,11 @@ impl<'a> Member<'a> {
         caps.ok_or_else(|| failed(format!("caps of {op:?} for a peer that is {class}"), "none"))
     }
 
+    /// `bytes`, or the most that one operation on a peer's memory may move if that is less.
+    pub(super) fn at_most(&self, bytes: usize, peer: usize, op: OpKind) -> Proof<usize> {
+        Ok(bytes.min(usize::try_from(self.caps(peer, op)?.max_bytes).unwrap_or(usize::MAX)))
+    }
+
     pub(super) fn queue(&self, peer: usize, depth: usize) -> Proof<Arc<dyn Queue>> {
         let options = QueueOptions { depth, ..QueueOptions::default() };
         self.transport.queue(QueueTarget::Peer(Rank::new(peer)), options).expected("a queue")

@@ -30,7 +30,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "strong_signal_announces_all_earlier_puts",
             "a visible strong signal, alone or bundled: all earlier puts of its queue are visible, of any post",
-            &[Need::Ranks(2), Need::Op(OpKind::PutSignal), Need::Op(OpKind::Put), Need::SignalSet],
+            &[Need::Ranks(2), Need::Op(OpKind::PutSignal), Need::Op(OpKind::Put), Need::SignalSet, Need::StrongSignals],
             strong_signal,
         ),
         Case::new(
@@ -108,10 +108,11 @@ type Announce = fn(&Member<'_>, &Arc<dyn Queue>, u64, usize) -> Proof;
 /// Rank 0 announces blocks of random sizes to rank 1, which waits for the signal and looks.
 fn litmus(stage: &Stage, announce: Announce) -> Proof {
     let me = Member::join_with(stage, TO + MOST, stage.timeout())?;
-    // The same on both, from the round alone.
+    // The same on both, from the round and the caps alone.
+    let most = me.at_most(MOST, 1 - stage.rank().min(1), OpKind::PutSignal)?;
     let size = |round: u64| match (round.wrapping_mul(0x9e37_79b9) >> 8) % 16 {
-        at @ 0..12 => [1, 64, 4096, 90 << 10][at as usize % 4],
-        _ => MOST,
+        at @ 0..12 => most.min([1, 64, 4096, 90 << 10][at as usize % 4]),
+        _ => most,
     };
     match stage.rank() {
         0 => {
@@ -255,7 +256,7 @@ fn local_completion(stage: &Stage) -> Proof {
         let queue = me.queue(peer, 16)?;
         for round in 0..30 {
             let number = |rank: usize| (rank << 16 | round) as u64;
-            let bytes = [1, 4096, 65_536][round % 3];
+            let bytes = me.at_most([1, 4096, 65_536][round % 3], peer, OpKind::Put)?;
             me.window.write(0, &pattern(number(stage.rank()), bytes));
             stage.meet()?;
             let ticket = me.post(&*queue, &[me.put(0, peer, TARGET, bytes)])?;
@@ -286,7 +287,7 @@ fn remote_completion(stage: &Stage) -> Proof {
         let queue = me.queue(peer, 16)?;
         for round in 0..30 {
             let number = |rank: usize| (rank << 16 | round) as u64;
-            let bytes = [8, 5000, 65_536][round % 3];
+            let bytes = me.at_most([8, 5000, 65_536][round % 3], peer, OpKind::Put)?;
             me.window.write(0, &pattern(number(stage.rank()), bytes));
             let ticket = me.post(&*queue, &[me.put(0, peer, TARGET, bytes)])?;
             queue.ring().expected("a ring")?;

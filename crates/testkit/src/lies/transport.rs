@@ -156,6 +156,10 @@ impl Transport for LyingTransport {
         }
     }
 
+    fn follows_waits(&self) -> bool {
+        self.inner.follows_waits()
+    }
+
     fn fault(&self) -> Option<Fault> {
         self.inner.fault()
     }
