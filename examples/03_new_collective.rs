@@ -1,7 +1,8 @@
 //! A new collective in fewer than 100 lines: all-gather, written against the traits alone.
 //!
-//! Every rank puts its block to every other and signals behind it. It knows no transport: the same source runs where
-//! load / store reaches the peers and over queues where it does not.
+//! Every rank puts its block to every other and signals behind it. It knows no transport: this program runs unchanged
+//! where load / store reaches the peers and over queues where it does not, on a transport that is linked in and on one
+//! that is a file: `CAMPANILE_TRANSPORT=/path/of/libcampanile_shm.so`, or of one that is written in C.
 //!
 //! **Why two buffers and one word a peer are enough.** The word of peer p says how many calls p has begun to send in. A
 //! rank may write the buffer of call e when every peer has read that of call e − 2, and p had done so before it raised
@@ -11,7 +12,10 @@
 
 use std::sync::Arc;
 
-use campanile::{CommError, CommOptions, Communicator, Condition, MemoryKind, Path, Wait, Window, threads};
+use campanile::{
+    CommError, CommOptions, Communicator, Condition, MemoryKind, Path, Plugins, Wait, Window, configuration,
+    threads_over,
+};
 
 /// Words of different writers do not share a cache line.
 const LINE: usize = 64;
@@ -72,21 +76,23 @@ impl AllGather {
     }
 }
 
-fn main() -> Result<(), CommError> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     const CALLS: u8 = 50;
+    let config = configuration()?;
+    let plugins = Plugins::of(&config)?;
     for path in [Path::Auto, Path::Queue] {
-        let options = CommOptions { path, ..CommOptions::default() };
-        let ranks = threads(3, &options, |comm| {
+        let options = CommOptions { path, ..plugins.options(&config)? };
+        let ranks = threads_over(&plugins, 3, &options, |comm| {
             let mut all_gather = AllGather::new(&comm, 4)?;
             for call in 0..CALLS {
                 let all = all_gather.gather(&[comm.rank() as u8, call, 7, 7])?;
                 assert_eq!(all, [0, call, 7, 7, 1, call, 7, 7, 2, call, 7, 7]);
             }
-            all_gather.gather(&[comm.rank() as u8; 4])
+            Ok((comm.transport().info().name, all_gather.gather(&[comm.rank() as u8; 4])?))
         });
         let ranks: Vec<_> = ranks.into_iter().collect::<Result<_, CommError>>()?;
-        assert!(ranks.iter().all(|all| all == &[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]));
-        println!("path {}: {} calls, the last gave {:?}", path.name(), CALLS + 1, ranks[0]);
+        assert!(ranks.iter().all(|(_, all)| all == &[0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]));
+        println!("{}, path {}: {} calls, the last gave {:?}", ranks[0].0, path.name(), CALLS + 1, ranks[0].1);
     }
     Ok(())
 }

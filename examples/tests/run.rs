@@ -9,6 +9,11 @@ use std::time::Duration;
 
 use campanile::bootstrap::{Launch, Output};
 
+#[path = "../../tests/plugins/compiler.rs"]
+mod compiler;
+#[path = "../../tests/plugins/library.rs"]
+mod library;
+
 /// No example needs more than a second of a machine that has time for it.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -26,6 +31,11 @@ const EXAMPLES: [(&str, usize); 8] = [
 
 /// Runs the example, and returns what each of its ranks wrote.
 fn run(name: &str) -> Vec<String> {
+    run_with(name, &[])
+}
+
+/// As [`run`], with these variables in its environment.
+fn run_with(name: &str, environment: &[(&str, &str)]) -> Vec<String> {
     let (_, ranks) = EXAMPLES.into_iter().find(|(example, _)| *example == name).expect("it is in the list");
     let test = std::env::current_exe().expect("the system tells which program this is");
     // target/PROFILE/deps/run-HASH: examples are beside deps.
@@ -33,6 +43,7 @@ fn run(name: &str) -> Vec<String> {
     let program: PathBuf = folder.join(name);
     assert!(program.is_file(), "{program:?} is not built; `cargo build -p campanile-examples --examples` builds it");
     let launch = Launch::new(&program, [""; 0], ranks).timeout(Some(TIMEOUT)).output(Output::Captured);
+    let launch = environment.iter().fold(launch, |launch, (variable, value)| launch.env(variable, value));
     let outcome = launch.run().unwrap_or_else(|error| panic!("{name}: {error}"));
     assert!(outcome.failure.is_none(), "{name}: {outcome}");
     outcome.ranks.into_iter().map(|rank| String::from_utf8(rank.stdout).expect("examples write text")).collect()
@@ -61,8 +72,22 @@ fn window_put_signal() {
 
 #[test]
 fn new_collective() {
-    let all = "51 calls, the last gave [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]";
-    assert_eq!(run("03_new_collective"), [format!("path auto: {all}\npath queue: {all}\n")]);
+    let over = |transport: &str, name: &str| {
+        let all = "51 calls, the last gave [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]";
+        let expected = format!("{name}, path auto: {all}\n{name}, path queue: {all}\n");
+        assert_eq!(run_with("03_new_collective", &[("CAMPANILE_TRANSPORT", transport)]), [expected]);
+    };
+    over("shm", "shm");
+    over(path(&library::of_cargo(&["--package", "campanile-shm-plugin"])), "shm");
+    let c = compiler::scratch("libcampanile_mailbox.so");
+    let flags = ["-std=c11", "-O1", "-shared", "-fPIC", "-pthread"];
+    if let Some(mailbox) = compiler::build(&compiler::sources("tests/mailbox"), c, &flags) {
+        over(path(&mailbox), "mailbox");
+    }
+}
+
+fn path(file: &std::path::Path) -> &str {
+    file.to_str().expect("the workspace has a name in UTF-8")
 }
 
 #[test]

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 mod cargo;
 mod dependencies;
 mod headers;
+mod kernels;
 mod links;
 
 #[derive(Parser)]
@@ -36,6 +37,12 @@ enum Command {
     Headers,
     /// Relative links of all Markdown files
     Links,
+    /// The kernels: instructions on each target, the emulator under ThreadSanitizer
+    Kernels {
+        /// Write the counts of instructions, instead of comparing them
+        #[arg(long)]
+        bless: bool,
+    },
     /// The loom models of the doorbell queue and of the MoE protocol
     Loom,
 }
@@ -43,13 +50,14 @@ enum Command {
 /// A check: its name and what it runs.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 8] = [
     ("format", cargo::format),
     ("links", links::check),
     ("dependencies", dependencies::check),
     ("headers", headers::check),
     ("lint", cargo::lint),
     ("doc", cargo::doc),
+    ("kernels", kernels::check),
     ("loom", cargo::loom),
 ];
 
@@ -60,10 +68,28 @@ fn main() -> ExitCode {
         Command::Lint => Some("lint"),
         Command::Doc => Some("doc"),
         Command::Dependencies => Some("dependencies"),
-        Command::Headers => return write_headers(),
+        Command::Headers => return done("headers", headers::write()),
         Command::Links => Some("links"),
+        Command::Kernels { bless: false } => Some("kernels"),
+        Command::Kernels { bless: true } => return done("kernels --bless", kernels::bless()),
         Command::Loom => Some("loom"),
     };
+    run(name)
+}
+
+/// What one command says at its end.
+fn done(command: &str, result: anyhow::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{command}: FAILED: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the check of that name, or all.
+fn run(name: Option<&str>) -> ExitCode {
     let mut failed = Vec::new();
     for (check, run) in CHECKS.into_iter().filter(|(check, _)| name.is_none_or(|name| name == *check)) {
         println!("== {check}");
@@ -82,14 +108,4 @@ fn main() -> ExitCode {
     }
     eprintln!("validate: FAILED: {}", failed.join(", "));
     ExitCode::FAILURE
-}
-
-fn write_headers() -> ExitCode {
-    match headers::write() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("headers: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
 }

@@ -15,6 +15,7 @@ use crate::exchange::Exchange;
 use crate::fingerprint;
 use crate::selection::{Candidate, Disagreement, Offer, Opened, Peer, Policy, Preference, Way, agree, window_way};
 use crate::sticky::Sticky;
+use crate::window::Dropped;
 use crate::{
     Agent, Bootstrap, CommError, Completion, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node,
     OpenOptions, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin,
@@ -108,6 +109,8 @@ pub(crate) struct Shared {
     error: Sticky,
     /// Names of the communicators that masks gave: their keys in the bootstrap are used.
     without: Mutex<Vec<String>>,
+    /// Windows that this rank has dropped, and others may not have.
+    dropped: Mutex<Vec<Dropped>>,
 }
 
 impl Shared {
@@ -160,8 +163,10 @@ impl Shared {
             return;
         }
         if let Err(error) = queue.wait(ticket, visible, self.timeout) {
-            let error = self.fail_to(peer, error.into());
-            tracing::warn!(rank = self.rank.0, %error, "a window was dropped before what was posted for it was complete");
+            if let Err(error) = self.fail_to(peer, error.into()) {
+                let rank = self.rank.0;
+                tracing::warn!(rank, %error, "a window was dropped before what was posted for it was complete");
+            }
         }
     }
 
@@ -185,11 +190,37 @@ impl Shared {
         error
     }
 
-    /// As [`fail`](Self::fail), for an error of an operation to `peer`: if the peer is gone, that is the error.
-    pub(crate) fn fail_to(&self, peer: Rank, error: CommError) -> CommError {
-        let Some(kind) = self.transport.gone(peer) else { return self.fail(error) };
-        let fault = self.transport.report(Fault { culprit: peer, kind, reporter: self.rank });
-        self.fail(CommError::Fault { what: error.to_string(), fault })
+    /// As [`fail`](Self::fail), for an error of an operation to `peer`. If the peer is gone, that is the error; if it left
+    /// in good order there is none: nobody needs what was on its way there.
+    pub(crate) fn fail_to(&self, peer: Rank, error: CommError) -> Result<(), CommError> {
+        match self.transport.gone(peer) {
+            None => Err(self.fail(error)),
+            Some(FaultKind::Left) => Ok(()),
+            Some(kind) => {
+                let fault = self.transport.report(Fault { culprit: peer, kind, reporter: self.rank });
+                Err(self.fail(CommError::Fault { what: error.to_string(), fault }))
+            }
+        }
+    }
+
+    /// Keeps what is left of a window until every member has dropped it: what a peer has posted to this rank may still be
+    /// on its way.
+    pub(crate) fn outlive(&self, window: Dropped) {
+        // A store that is gone takes no marks; then the memory stays until the communicator ends.
+        let _ = self.bootstrap.put(&window.mark(self.rank), &[]);
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).push(window);
+    }
+
+    /// Lets go of the windows that every member has dropped.
+    fn let_go(&self) {
+        let everywhere = |window: &Dropped| {
+            let marked = |member: &Rank| {
+                matches!(self.bootstrap.get(&window.mark(*member), Duration::ZERO), Ok(Some(_)))
+                    || self.transport.gone(*member).is_some()
+            };
+            window.team.members().iter().all(marked)
+        };
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner).retain(|window| !everywhere(window));
     }
 }
 
@@ -284,6 +315,7 @@ impl Communicator {
             rank,
             error: Sticky::default(),
             without: Mutex::default(),
+            dropped: Mutex::default(),
         };
         Ok(Self {
             shared: Arc::new(shared),
@@ -379,6 +411,7 @@ impl Communicator {
         self.shared.check()?;
         let timeout = self.shared.timeout;
         let key = self.next_key("window");
+        self.shared.let_go();
         self.agree("window", &[("bytes", bytes.to_string()), ("memory", kind.to_string())])?;
         let allocated = self.shared.transport.allocate(bytes, kind).wait(timeout);
         let exported = allocated.as_ref().map_err(Clone::clone).and_then(|region| {
@@ -394,7 +427,8 @@ impl Communicator {
         let done = remotes.as_ref().map(|_| Vec::new()).map_err(Clone::clone);
         let imported = self.exchange().results(&format!("{key}/imported"), done);
         imported.map_err(|error| self.fail_if_fault(error))?;
-        let window = Window::new(Arc::clone(&self.shared), self.team.clone(), self.position, region, remotes?);
+        let shared = Arc::clone(&self.shared);
+        let window = Window::new(shared, key, self.team.clone(), self.position, region, remotes?);
         let unmapped = (0..self.ranks()).find(|&position| window.map(position).is_none());
         if let Some(position) = unmapped.filter(|_| self.shared.path == Path::LoadStore) {
             let reason = format!(

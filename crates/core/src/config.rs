@@ -249,6 +249,24 @@ variables! {
     /// bits.
     "CAMPANILE_MOE_COMBINE": Job, moe_combine, with_moe_combine: MoeCombine = "auto", Kind::<MoeCombine>::CHOICE;
 
+    /// Path of the CUDA driver, instead of `libcuda.so.1` where the loader finds it.
+    "CAMPANILE_LIBCUDA": Job, libcuda, with_libcuda: Option<String> = "unset", Kind::OPTIONAL_TEXT;
+
+    /// Path of NVRTC, instead of `libnvrtc.so` of the driver's major version.
+    "CAMPANILE_LIBNVRTC": Job, libnvrtc, with_libnvrtc: Option<String> = "unset", Kind::OPTIONAL_TEXT;
+
+    /// Path of the HIP runtime, instead of `libamdhip64.so` where the loader or `/opt/rocm/lib` has it.
+    "CAMPANILE_LIBAMDHIP64": Job, libamdhip64, with_libamdhip64: Option<String> = "unset", Kind::OPTIONAL_TEXT;
+
+    /// Path of hipRTC, instead of `libhiprtc.so` or the HIP runtime itself.
+    "CAMPANILE_LIBHIPRTC": Job, libhiprtc, with_libhiprtc: Option<String> = "unset", Kind::OPTIONAL_TEXT;
+
+    /// C++ compiler that builds kernels for the emulator; `c++` if unset.
+    "CAMPANILE_CXX": Job, cxx, with_cxx: Option<String> = "unset", Kind::OPTIONAL_TEXT;
+
+    /// Folder of compiled kernels; `campanile/kernels` in the user's cache folder if unset.
+    "CAMPANILE_KERNEL_CACHE": Job, kernel_cache, with_kernel_cache: Option<String> = "unset", Kind::OPTIONAL_TEXT;
+
     /// This process's rank in its job. Set by the launcher.
     "CAMPANILE_RANK": Process, rank, with_rank: Option<u32> = "unset", Kind::RANK;
 

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::communicator::Shared;
 use crate::{
-    Agent, CommError, Completion, Condition, LocalAddress, MemoryKind, Op, PostError, Region, RemoteAddress,
-    RemoteRegion, SignalAction, SignalUpdate, Strength, Team, Ticket, Wait,
+    Agent, CommError, Completion, Condition, LocalAddress, MemoryKind, Op, PostError, Rank, Region, RemoteAddress,
+    RemoteRegion, SignalAction, SignalUpdate, Strength, Team, Wait,
 };
 
 /// Symmetric memory of a team.
@@ -25,6 +25,8 @@ pub struct Window {
 
 struct Inner {
     shared: Arc<Shared>,
+    /// What its keys in the bootstrap begin with.
+    key: String,
     team: Team,
     position: usize,
     region: Region,
@@ -37,27 +39,46 @@ unsafe impl Send for Inner {}
 // SAFETY: as for Send; the struct itself is immutable.
 unsafe impl Sync for Inner {}
 
-/// Operations name regions by key: they are complete before the regions end.
+/// Operations name regions by key: this rank's are complete before the regions end, and its region outlives those of the
+/// others.
 impl Drop for Inner {
     fn drop(&mut self) {
-        for (position, map) in self.maps.iter().enumerate() {
-            if map.is_none() && position != self.position {
-                self.shared.drain(self.team.member(position));
-            }
+        let by_queue =
+            |(position, map): (usize, &Option<_>)| (map.is_none() && position != self.position).then_some(position);
+        let by_queue: Vec<usize> = self.maps.iter().enumerate().filter_map(by_queue).collect();
+        by_queue.iter().for_each(|&position| self.shared.drain(self.team.member(position)));
+        if !by_queue.is_empty() {
+            let key = std::mem::take(&mut self.key);
+            self.shared.outlive(Dropped { key, team: self.team.clone(), _region: self.region.clone() });
         }
+    }
+}
+
+/// What stays of a window that this rank has dropped.
+pub(crate) struct Dropped {
+    key: String,
+    pub(crate) team: Team,
+    _region: Region,
+}
+
+impl Dropped {
+    /// The key under which a member says that it has dropped the window.
+    pub(crate) fn mark(&self, member: Rank) -> String {
+        format!("{}/dropped/{}", self.key, member.0)
     }
 }
 
 impl Window {
     pub(crate) fn new(
         shared: Arc<Shared>,
+        key: String,
         team: Team,
         position: usize,
         region: Region,
         remotes: Vec<RemoteRegion>,
     ) -> Self {
         let maps = remotes.iter().map(|remote| shared.map(remote)).collect();
-        Self { inner: Arc::new(Inner { shared, team, position, region, remotes, maps }) }
+        Self { inner: Arc::new(Inner { shared, key, team, position, region, remotes, maps }) }
     }
 
     /// Bytes on each rank.
@@ -119,7 +140,7 @@ impl Window {
                 value,
                 strength: Strength::Strong,
             };
-            return self.post(position, &[Op::Signal(signal)]).map(|_| ());
+            return self.post(position, &[Op::Signal(signal)]);
         };
         // SAFETY: checked to be inside the member's region (all parts have the same size) and aligned; the mapping
         // lives as long as `self`; words of a window are only accessed as atomics (the ordering contract).
@@ -162,7 +183,7 @@ impl Window {
                     target: self.remote_address(position, offset),
                     bytes: bytes as u64,
                 };
-                self.post(position, &[op]).map(|_| ())
+                self.post(position, &[op])
             }
         }
     }
@@ -239,32 +260,37 @@ impl Window {
         let peer = inner.team.member(position);
         let queue = inner.shared.queue(peer)?;
         let waited = queue.wait(queue.flush(), completion, inner.shared.timeout());
-        waited.map_err(|error| inner.shared.fail_to(peer, error.into()))
+        waited.or_else(|error| inner.shared.fail_to(peer, error.into()))
     }
 
-    fn post(&self, position: usize, ops: &[Op]) -> Result<Ticket, CommError> {
+    fn post(&self, position: usize, ops: &[Op]) -> Result<(), CommError> {
         let shared = &self.inner.shared;
         let peer = self.inner.team.member(position);
+        self.post_to(peer, ops).or_else(|error| shared.fail_to(peer, error))
+    }
+
+    fn post_to(&self, peer: Rank, ops: &[Op]) -> Result<(), CommError> {
+        let shared = &self.inner.shared;
         let queue = shared.queue(peer)?;
         let mut start = None;
         loop {
             match queue.post(ops) {
-                Ok(ticket) => {
-                    queue.ring().map_err(|error| shared.fail_to(peer, error.into()))?;
-                    queue.progress().map_err(|error| shared.fail_to(peer, error.into()))?;
-                    return Ok(ticket);
+                Ok(_) => {
+                    queue.ring()?;
+                    queue.progress()?;
+                    return Ok(());
                 }
-                Err(PostError::Busy { needed, free }) => {
+                Err(busy @ PostError::Busy { .. }) => {
                     let start = *start.get_or_insert_with(std::time::Instant::now);
                     if start.elapsed() >= shared.timeout() {
-                        return Err(shared.fail_to(peer, PostError::Busy { needed, free }.into()));
+                        return Err(busy.into());
                     }
-                    queue.ring().map_err(|error| shared.fail_to(peer, error.into()))?;
-                    if queue.progress().map_err(|error| shared.fail_to(peer, error.into()))? == 0 {
+                    queue.ring()?;
+                    if queue.progress()? == 0 {
                         std::thread::yield_now();
                     }
                 }
-                Err(error) => return Err(shared.fail_to(peer, error.into())),
+                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -1,0 +1,76 @@
+//! The emulator without Rust: the smoke kernels under ThreadSanitizer, with the bugs that it has to find, and with the
+//! portable switch of contexts.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use super::kernels;
+use super::tools::run;
+
+/// The exit status of ThreadSanitizer when it has found something.
+const FOUND: i32 = 66;
+/// Bugs of `kernels/smoke.cpp`: a release that is left out, and a barrier.
+const BUGS: [&str; 2] = ["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"];
+
+pub fn check() -> anyhow::Result<()> {
+    if let Err(error) = Command::new("c++").arg("--version").output() {
+        println!("NOT RUN: the emulator under ThreadSanitizer: c++ does not start ({error})");
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    let folder = folder.path();
+    for wave in [32, 64] {
+        let program = build(folder, wave, &[], &["-DCAMPANILE_UCONTEXT"])?;
+        run(&mut Command::new(program)).context("the smoke kernels with the portable switch")?;
+    }
+    let sanitized: &[&str] = &["-fsanitize=thread"];
+    if let Err(error) = build(folder, 64, sanitized, &["-DCAMPANILE_TSAN"]) {
+        println!("NOT RUN: the emulator under ThreadSanitizer, which this compiler does not have: {error:#}");
+        return Ok(());
+    }
+    for wave in [32, 64] {
+        let program = build(folder, wave, sanitized, &["-DCAMPANILE_TSAN"])?;
+        run(&mut watched(&program)).context("ThreadSanitizer on the smoke kernels")?;
+    }
+    for bug in BUGS {
+        let define = format!("-D{bug}");
+        let program = build(folder, 64, &["-fsanitize=thread", &define], &["-DCAMPANILE_TSAN"])?;
+        let output = watched(&program).output()?;
+        if output.status.code() != Some(FOUND) {
+            let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+            bail!("ThreadSanitizer did not find {bug}, but ended with {}:\n{said}", output.status);
+        }
+    }
+    println!(
+        "emulator: portable switch at waves 32 and 64; ThreadSanitizer clean at both, and it finds {} seeded bugs",
+        BUGS.len()
+    );
+    Ok(())
+}
+
+fn watched(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("TSAN_OPTIONS", "halt_on_error=1");
+    command
+}
+
+/// The smoke test with `kernel` options for what is watched and `runtime` options for the emulator.
+fn build(folder: &Path, wave: u32, kernel: &[&str], runtime: &[&str]) -> anyhow::Result<std::path::PathBuf> {
+    let compile = |source: &str, object: &str, options: &[&str]| {
+        let mut compiler = Command::new("c++");
+        compiler.args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-c"]).args(options);
+        compiler.arg(format!("-DCAMPANILE_WAVE={wave}")).arg("-I").arg(kernels());
+        compiler.arg(kernels().join("emulator").join(source)).arg("-o").arg(folder.join(object));
+        run(&mut compiler)
+    };
+    compile("smoke_test.cpp", "kernel.o", kernel)?;
+    compile("runtime.cpp", "runtime.o", runtime)?;
+    let program = folder.join("smoke");
+    let sanitizer = kernel.iter().filter(|option| option.starts_with("-fsanitize"));
+    let mut linker = Command::new("c++");
+    linker.arg("-pthread").args(sanitizer).current_dir(folder).args(["kernel.o", "runtime.o", "-o"]).arg(&program);
+    run(&mut linker)?;
+    Ok(program)
+}
