@@ -85,7 +85,7 @@ impl<P: TransportPlugin + ?Sized> TransportPlugin for &P {
 /// How a transport ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Tell the peers that this rank is done; what is queued completes first.
+    /// Tell the peers that this rank is done; what was posted, rung or not, completes first.
     Drain,
     /// Drop what is queued; peers that still need this rank learn of a fault.
     Abort,

@@ -75,6 +75,12 @@ pub(super) const GROUP: Group = Group {
             signals_before_the_end,
         ),
         Case::new(
+            "signals_at_the_end_are_good",
+            "a wait that goes on when a rank signals and leaves at once ends with the signal, not with the fault",
+            &[Need::Ranks(2), Need::Op(OpKind::PutSignal), Need::SignalSet],
+            signals_at_the_end,
+        ),
+        Case::new(
             "leaving_is_told_from_dying",
             "a rank that shuts down has left, and did not die",
             &[Need::Ranks(2)],
@@ -308,11 +314,34 @@ fn signals_before_the_end(stage: &Stage) -> Proof {
         }
         me.transport.shutdown(Shutdown::Drain).expected("a shutdown")?;
         drop(me);
+        stage.meet()?;
         return stage.meet();
     }
     stage.meet()?;
     same("the word", me.arrived(leaver, WORDS, 9)?, 9)?;
-    blamed(me.wait(leaver, WORDS, 10), leaver, &[FaultKind::Left])
+    blamed(me.wait(leaver, WORDS, 10), leaver, &[FaultKind::Left])?;
+    stage.meet()
+}
+
+/// The same, where the others wait already: the signal and the end come in the middle of a turn of theirs.
+fn signals_at_the_end(stage: &Stage) -> Proof {
+    let leaver = last(stage);
+    for _ in 0..20 {
+        let me = Member::join(stage)?;
+        if stage.rank() == leaver {
+            let queues = survivors(stage, leaver).into_iter().map(|peer| Ok((peer, me.queue(peer, 4)?)));
+            let queues = queues.collect::<Proof<Vec<_>>>()?;
+            std::thread::park_timeout(Duration::from_micros(stage.below(1000) as u64));
+            for (peer, queue) in &queues {
+                me.execute(&**queue, &[Op::Signal(me.set(*peer, WORDS, 9, Strength::Strong))])?;
+            }
+            me.transport.shutdown(Shutdown::Drain).expected("a shutdown")?;
+        } else {
+            same("the word", me.arrived(leaver, WORDS, 9)?, 9)?;
+        }
+        stage.meet()?;
+    }
+    Ok(())
 }
 
 fn leaving(stage: &Stage) -> Proof {

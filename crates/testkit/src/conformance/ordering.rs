@@ -40,6 +40,12 @@ pub(super) const GROUP: Group = Group {
             fence,
         ),
         Case::new(
+            "a_fence_orders_gets_and_puts",
+            "around a fence a get and a put of the same bytes keep their order, whichever is first",
+            &[Need::Op(OpKind::Fence), Need::Op(OpKind::Put), Need::Op(OpKind::Get)],
+            gets_and_puts,
+        ),
+        Case::new(
             "ordered_puts_arrive_in_order",
             "where the caps claim ordered puts: a visible word of a later put, and the earlier ones are visible",
             &[Need::Ranks(2), Need::Op(OpKind::Put), Need::OrderedPuts],
@@ -214,6 +220,41 @@ fn fence(stage: &Stage) -> Proof {
         };
         drive(me, &**queue, ticket)
     })
+}
+
+fn gets_and_puts(stage: &Stage) -> Proof {
+    let me = Member::join(stage)?;
+    let peer = stage.next();
+    let most = me.at_most(32 << 10, peer, OpKind::Put)?;
+    let most = me.at_most(most, peer, OpKind::Get)?;
+    let queue = me.queue(peer, 16)?;
+    // What is there is overwritten by `number`; the get returns what was there, or what has come, and says which.
+    let (old, got) = (TARGET, 32 << 10);
+    me.window.write(0, &pattern(0, most));
+    me.execute(&*queue, &[me.put(0, peer, old, most)])?;
+    for round in 1..=60 {
+        let put = me.put(0, peer, old, most);
+        let get = Op::Get { source: me.window.remote(peer, old), target: me.window.local(got), bytes: most as u64 };
+        let get_first = round % 2 == 0;
+        let [first, last] = if get_first { [get, put] } else { [put, get] };
+        me.window.write(0, &pattern(round, most));
+        if stage.below(2) == 0 {
+            me.post(&*queue, &[first, Op::Fence, last])?;
+        } else {
+            me.post(&*queue, &[first])?;
+            queue.ring().expected("a ring")?;
+            stage.pause();
+            me.post(&*queue, &[Op::Fence])?;
+            me.post(&*queue, &[last])?;
+        }
+        let ticket = queue.flush();
+        drive(&me, &*queue, ticket)?;
+        me.finish(&*queue, ticket)?;
+        let (what, number) = if get_first { ("before", round - 1) } else { ("behind", round) };
+        let seen = me.window.read(got, most);
+        same_bytes(&format!("a get {what} a fence and a put, round {round}"), &seen, &pattern(number, most))?;
+    }
+    me.end()
 }
 
 fn ordered_puts(stage: &Stage) -> Proof {
