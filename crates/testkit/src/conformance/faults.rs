@@ -155,8 +155,7 @@ fn death_before_connect(stage: &Stage, victim: usize) -> Proof {
     let transport = stage.open()?;
     let addresses = stage.exchange(&transport.address())?;
     if stage.rank() == victim {
-        drop(transport);
-        return die(stage);
+        return die(stage, transport);
     }
     let peers: Vec<_> = addresses.into_iter().enumerate().map(|(peer, a)| (Rank::new(peer), a)).collect();
     let error = refused(
@@ -181,8 +180,7 @@ fn death_during_connect(stage: &Stage) -> Proof {
                 break;
             }
         }
-        drop((request, transport));
-        return die(stage);
+        return die(stage, (request, transport));
     }
     match request.wait(stage.timeout().min(Duration::from_millis(500))) {
         Ok(_) => {
@@ -251,8 +249,7 @@ fn death_with_operations_queued(stage: &Stage) -> Proof {
     let ticket = me.post(&*queue, &[put, put])?;
     stage.meet()?;
     if stage.rank() == victim {
-        drop(queue);
-        return me.die();
+        return die(stage, (queue, me));
     }
     let gone = until(stage.timeout(), || Ok(me.transport.gone(Rank::new(victim))))?;
     same("why it is gone", gone, Some(FaultKind::Died))?;
@@ -284,9 +281,8 @@ fn death_during_export_and_import(stage: &Stage) -> Proof {
     let told = stage.exchange(&told)?.swap_remove(victim);
     let kept = stage.exchange(&kept)?.swap_remove(victim);
     if stage.rank() == victim {
-        drop(region);
         std::thread::park_timeout(Duration::from_micros(stage.below(3000) as u64));
-        return me.die();
+        return die(stage, (region, me));
     }
     let who = Rank::new(victim);
     for blob in [told, kept] {
