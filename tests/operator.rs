@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 #[path = "plugins/compiler.rs"]
 mod compiler;
@@ -11,7 +12,8 @@ mod library;
 
 /// Runs `campanile` with these variables.
 fn campanile(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
-    let program = library::program_of_cargo(&["--package", "campanile-cli"]);
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| library::program_of_cargo(&["--package", "campanile-cli"]));
     Command::new(program).args(arguments).envs(variables.iter().copied()).output().expect("the program runs")
 }
 

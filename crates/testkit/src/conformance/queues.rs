@@ -313,7 +313,7 @@ fn large_puts_both_ways(stage: &Stage) -> Proof {
     let me = Member::join_with(stage, 2 * LARGE, stage.timeout())?;
     let peer = stage.next();
     let piece = me.at_most(LARGE / 4, peer, OpKind::Put)?;
-    let queue = me.queue(peer, LARGE.div_ceil(piece))?;
+    let queue = me.queue(peer, LARGE.div_ceil(piece).next_power_of_two())?;
     me.window.write(0, &pattern(stage.rank() as u64, LARGE));
     let put = |at: usize| me.put(at, peer, LARGE + at, piece.min(LARGE - at));
     for at in (0..LARGE).step_by(piece) {
