@@ -122,7 +122,7 @@ fn files_that_are_no_plugins_say_why() {
     has(
         &said(&[("CAMPANILE_PLUGIN_PATH", &path)], &["info"]),
         &[
-            "2 files in it end in .so, none is named libcampanile_*.so",
+            "of its .so files (2) none is named libcampanile_*.so",
             "refused: folder /nowhere of CAMPANILE_PLUGIN_PATH: No such",
         ],
     );

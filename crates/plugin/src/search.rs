@@ -32,8 +32,8 @@ pub enum SearchError {
     },
     /// The folder has libraries, but none with the name of a plugin.
     #[error(
-        "folder {} of CAMPANILE_PLUGIN_PATH: {libraries} files in it end in .so, none is named libcampanile_*.so; rename \
-         it, or name it with CAMPANILE_TRANSPORT",
+        "folder {} of CAMPANILE_PLUGIN_PATH: of its .so files ({libraries}) none is named libcampanile_*.so; rename the \
+         plugin, or give its path to CAMPANILE_TRANSPORT",
         path.display()
     )]
     OtherNames {
