@@ -201,9 +201,12 @@ impl Plugins {
                 };
                 Ok(Preference::of(resolved.names().iter().map(decorated)).unwrap_or(resolved))
             }
-            Err(ConfigError::Value { name, given, origin, allowed }) if !self.refused.is_empty() => {
+            Err(ConfigError::Value { name, given, origin, mut allowed }) => {
+                allowed += ", and plugins' files (a path with a slash)";
                 let refused: Vec<_> = self.refused.iter().map(|refused| refused.reason.as_str()).collect();
-                let allowed = format!("{allowed}; refused: {}", refused.join("; "));
+                if !refused.is_empty() {
+                    allowed = format!("{allowed}; refused: {}", refused.join("; "));
+                }
                 Err(ConfigError::Value { name, given, origin, allowed })
             }
             Err(error) => Err(error),

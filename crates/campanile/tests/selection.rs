@@ -173,7 +173,7 @@ fn a_configuration_names_transports_by_name_or_path() {
             preference(given),
             Err(format!(
                 "CAMPANILE_TRANSPORT = {given:?} (from environment) is not allowed; it takes auto or, in order of \
-                 preference, any of shm, tcp"
+                 preference, any of shm, tcp, and plugins' files (a path with a slash)"
             ))
         );
     }

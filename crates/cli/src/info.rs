@@ -220,8 +220,9 @@ fn transports_text(transports: &[Transport], refused: &[Refused]) -> String {
             text += &format!("      device {device}: {state}, {note}\n");
         }
     }
-    for Refused { path, reason } in refused {
-        text += &format!("  refused {path}: {reason}\n");
+    // A reason names its file or folder.
+    for Refused { reason, .. } in refused {
+        text += &format!("  refused: {reason}\n");
     }
     text
 }

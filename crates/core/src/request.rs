@@ -60,6 +60,11 @@ impl<T> Request<T> {
         }
     }
 
+    /// Whether a test will give the result without doing anything for the call.
+    pub fn is_done(&self) -> bool {
+        matches!(self.0, State::Done(_))
+    }
+
     /// A call whose result is made of this one's.
     ///
     /// ```

@@ -85,7 +85,7 @@ impl<P: TransportPlugin + ?Sized> TransportPlugin for &P {
 /// How a transport ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
-    /// Tell the peers that this rank is done; what is queued completes first.
+    /// Tell the peers that this rank is done; what was posted, rung or not, completes first.
     Drain,
     /// Drop what is queued; peers that still need this rank learn of a fault.
     Abort,
@@ -186,6 +186,12 @@ pub trait Transport: Send + Sync {
     /// # Errors
     /// [`WaitError`] after the transport's deadline, or as soon as the job has a fault that concerns this wait.
     fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError>;
+
+    /// Whether a wait that times out blames the rank at the end of a chain of waits, and not the peer that it waited for.
+    /// `false` where ranks do not learn whom others wait for.
+    fn follows_waits(&self) -> bool {
+        true
+    }
 
     /// The job's first fault, if there is one.
     fn fault(&self) -> Option<Fault>;

@@ -152,10 +152,11 @@ fn whole(path: &Path) -> Result<PathBuf, LoadError> {
 
 /// Loads a file and applies the version rule to its table.
 fn open(path: &Path, shims: &[Shim]) -> Result<Imported, LoadError> {
-    // What the library says is the source of what its wrapper says.
+    // What the system says is the source of what its wrapper says; it begins with the path, which is told anyway.
     let said = |error: libloading::Error| {
-        let source = error.source().map(ToString::to_string);
-        refused(path, source.unwrap_or_else(|| error.to_string()))
+        let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        let named = format!("{}: ", path.display());
+        refused(path, format!("not a plugin: {}", reason.strip_prefix(&named).unwrap_or(&reason)))
     };
     // SAFETY: the file's constructors run, and what they do is up to whoever named the file; see the module.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE) };

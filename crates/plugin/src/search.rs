@@ -30,6 +30,18 @@ pub enum SearchError {
         /// Why not.
         reason: String,
     },
+    /// The folder has libraries, but none with the name of a plugin.
+    #[error(
+        "folder {} of CAMPANILE_PLUGIN_PATH: of its .so files ({libraries}) none is named libcampanile_*.so; rename the \
+         plugin, or give its path to CAMPANILE_TRANSPORT",
+        path.display()
+    )]
+    OtherNames {
+        /// Which folder.
+        path: PathBuf,
+        /// How many files end in `.so`.
+        libraries: usize,
+    },
     /// The file is no plugin that can be used.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -67,14 +79,17 @@ impl SearchError {
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::SameName { name, .. } | Self::NameTaken { name, .. } => Some(name),
-            Self::Folder { .. } | Self::Load(_) => None,
+            Self::Folder { .. } | Self::OtherNames { .. } | Self::Load(_) => None,
         }
     }
 
     /// The folder or file.
     pub fn path(&self) -> &Path {
         match self {
-            Self::Folder { path, .. } | Self::SameName { path, .. } | Self::NameTaken { path, .. } => path,
+            Self::Folder { path, .. }
+            | Self::OtherNames { path, .. }
+            | Self::SameName { path, .. }
+            | Self::NameTaken { path, .. } => path,
             Self::Load(
                 LoadError::Refused { path, .. }
                 | LoadError::Crashed { path, .. }
@@ -103,7 +118,12 @@ impl Loader<'_> {
                     continue;
                 }
             };
-            for file in files {
+            let (plugins, libraries): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| is_plugin(file));
+            if plugins.is_empty() && !libraries.is_empty() {
+                let (path, libraries) = (folder.to_owned(), libraries.len());
+                search.refused.push(SearchError::OtherNames { path, libraries });
+            }
+            for file in plugins {
                 match self.probe(&file) {
                     // A folder that is named twice, or a link to a file that was seen, is not another plugin.
                     Ok(plugin) if found.iter().any(|other| other.path == plugin.path) => {}
@@ -128,16 +148,16 @@ impl Loader<'_> {
     }
 }
 
-/// The plugins of a folder, by name, in order.
+/// The libraries of a folder, by name, in order.
 fn files_of(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        if name.starts_with("libcampanile_") && name.ends_with(".so") {
-            files.push(path);
-        }
-    }
+    let paths = std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut files = paths.collect::<std::io::Result<Vec<_>>>()?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "so"));
     files.sort();
     Ok(files)
+}
+
+/// Whether a library is named as plugins are.
+fn is_plugin(library: &Path) -> bool {
+    library.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcampanile_"))
 }

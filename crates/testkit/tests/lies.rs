@@ -15,6 +15,7 @@ const FOUND_BY: &[(Lie, &[&str])] = &[
     (Lie::StrongSignalEarly, &["strong_signal_announces_all_earlier_puts"]),
     (Lie::WeakSignalEarly, &["weak_signal_announces_its_put"]),
     (Lie::FenceIgnored, &["fence_orders_what_is_around_it"]),
+    (Lie::GetPassesFence, &["a_fence_orders_gets_and_puts"]),
     (Lie::PutsOutOfOrder, &["ordered_puts_arrive_in_order"]),
     (Lie::LocalCompletionEarly, &["local_completion_frees_the_source", "gets_of_every_size"]),
     (
@@ -30,6 +31,8 @@ const FOUND_BY: &[(Lie, &[&str])] = &[
     (Lie::OffsetsOf32Bits, &["offsets_beyond_4_gib_here"]),
     (Lie::FlushRings, &["a_flush_rings_nothing"]),
     (Lie::FlushWaits, &["a_flush_waits_for_nothing"]),
+    (Lie::RingBlocks, &["large_puts_both_ways"]),
+    (Lie::DrainForgets, &["a_drain_completes_what_was_posted"]),
     (Lie::TicketsOf16Bits, &["queues_wrap"]),
     (Lie::ForeignTicketAccepted, &["a_foreign_ticket_is_refused"]),
     (Lie::CancelDoesNothing, &["a_cancelled_post_does_not_run"]),
@@ -45,6 +48,7 @@ const FOUND_BY: &[(Lie, &[&str])] = &[
         Lie::DeathUntold,
         &["death_in_a_wait", "death_after_connect", "leaving_is_told_from_dying", "survivors_go_on_after_a_mask"],
     ),
+    (Lie::LastSignalIgnored, &["signals_before_the_end_are_good", "signals_at_the_end_are_good"]),
     (Lie::AbortUntold, &["abort_ends_every_wait", "the_first_fault_stands", "a_mask_forgives_only_the_masked"]),
     (Lie::NeighbourBlamed, &["death_behind_a_wait", "abort_ends_every_wait"]),
     (Lie::EventsRepeated, &["death_after_connect", "leaving_is_told_from_dying"]),
@@ -66,6 +70,8 @@ fn lying(lie: Option<Lie>, timeout: Duration) -> Suite {
 fn timeout(lie: Lie) -> Duration {
     match lie {
         Lie::LostSignal
+        | Lie::RingBlocks
+        | Lie::DrainForgets
         | Lie::LocalCompletionEarly
         | Lie::RemoteCompletionEarly
         | Lie::FlushWaits

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use campanile_core::{
-    AtomicityDomain, Caps, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, HugePages, Memory,
-    MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Pending, Queue, QueueOptions, QueueTarget, Rank,
-    Reach, Region, RegionKey, RemoteKey, RemoteRegion, Request, Shutdown, SignalCaps, Transport, TransportInfo, Wait,
-    WaitError,
+    AtomicityDomain, Caps, Completion, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, HugePages,
+    Memory, MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Pending, Queue, QueueError, QueueOptions,
+    QueueTarget, Rank, Reach, Region, RegionKey, RemoteKey, RemoteRegion, Request, Shutdown, SignalCaps, Transport,
+    TransportInfo, Wait, WaitError,
 };
 use campanile_host::channel::{Channel, ChannelError, Listener};
 use campanile_host::memory::{Pages, SharedMemory};
@@ -342,6 +342,8 @@ fn pages(huge: HugePages) -> Pages {
 /// An opened transport.
 pub(crate) struct ShmTransport {
     inner: Arc<Inner>,
+    /// What a drain has to complete.
+    live: Mutex<Vec<Weak<ShmQueue>>>,
 }
 
 impl ShmTransport {
@@ -372,7 +374,23 @@ impl ShmTransport {
             queues: AtomicU64::new(0),
             ended: AtomicBool::new(false),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(inner), live: Mutex::default() })
+    }
+}
+
+impl ShmTransport {
+    /// Executes what was posted: nobody else does. A queue that has failed has nothing to complete.
+    fn drain(&self) -> Result<(), ControlError> {
+        let start = Instant::now();
+        let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for queue in live.iter().filter_map(Weak::upgrade) {
+            let left = self.inner.timeout().saturating_sub(start.elapsed());
+            let ended = queue.wait(queue.flush(), Completion::Local, left);
+            if let Err(QueueError::Timeout { state, waited, .. }) = ended {
+                return Err(ControlError::Timeout { what: format!("draining a queue of {NAME}: {state}"), waited });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -494,7 +512,11 @@ impl Transport for ShmTransport {
 
     fn queue(&self, target: QueueTarget, options: QueueOptions) -> Result<Arc<dyn Queue>, ControlError> {
         let number = self.inner.queues.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(ShmQueue::new(Arc::clone(&self.inner), number, target, options)?))
+        let queue = Arc::new(ShmQueue::new(Arc::clone(&self.inner), number, target, options)?);
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.retain(|queue| queue.strong_count() > 0);
+        live.push(Arc::downgrade(&queue));
+        Ok(queue)
     }
 
     fn map(&self, region: &RemoteRegion) -> Option<NonNull<u8>> {
@@ -554,9 +576,12 @@ impl Transport for ShmTransport {
         if self.inner.ended.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        let mut drained = Ok(());
         match mode {
-            // Host queues execute in their posters' calls: what was rung has either run or has nobody to run it.
-            Shutdown::Drain => self.inner.control.set_left(),
+            Shutdown::Drain => {
+                drained = self.drain();
+                self.inner.control.set_left();
+            }
             Shutdown::Abort => {
                 let rank = self.inner.rank();
                 self.inner.report(Fault { culprit: rank, kind: FaultKind::Died, reporter: rank });
@@ -565,7 +590,7 @@ impl Transport for ShmTransport {
         for (_, peer) in self.inner.connected() {
             peer.control.wake();
         }
-        Ok(())
+        drained
     }
 }
 

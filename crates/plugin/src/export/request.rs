@@ -18,7 +18,8 @@ struct Started<T> {
     deliver: Deliver<T>,
 }
 
-/// Hands out what a call started: its result if it is there, else a request that will have it.
+/// Hands out what a call started: its result if it ended at once, else a request that will have it. A call that goes on is
+/// not tested here: one that nobody tested leaves nothing when it is dropped.
 ///
 /// # Safety
 /// `result` is where the host wants a result of this type, `request` where it wants a request: both of the call that runs.
@@ -28,7 +29,7 @@ pub(super) unsafe fn start<T: 'static>(
     result: *mut c_void,
     request: *mut abi::Request,
 ) -> Result<i32, Failure> {
-    if let Some(done) = pending.test() {
+    if let Some(done) = pending.is_done().then(|| pending.test()).flatten() {
         deliver(done?, result);
         return Ok(abi::STATUS_OK);
     }

@@ -492,6 +492,11 @@ impl Transport for ImportedTransport {
     }
 
     #[inline]
+    fn follows_waits(&self) -> bool {
+        // Without a wait of its own it is the host that waits, which knows nothing of the waits of other hosts.
+        self.0.table.signal_wait.is_some()
+    }
+
     fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError> {
         let Some(signal_wait) = self.0.table.signal_wait else { return signal::wait(&self.0, wait) };
         let Some(held) = self.held(wait.region.keeper()) else {

@@ -187,8 +187,7 @@ fn a_communicator_goes_on(stage: &Stage) -> Proof {
     let window = comm.window(4096, MemoryKind::Host).expected("a window")?;
     let victim = last(stage);
     if stage.rank() == victim {
-        drop((window, comm));
-        return die(stage);
+        return die(stage, (window, comm));
     }
     let ended = window.wait(victim, 0, Condition::AtLeast(1), "conformance");
     let culprit = ended.err().and_then(|error| error.fault()).map(|fault| fault.culprit);

@@ -52,6 +52,11 @@ impl<'a> Member<'a> {
         caps.ok_or_else(|| failed(format!("caps of {op:?} for a peer that is {class}"), "none"))
     }
 
+    /// `bytes`, or the most that one operation on a peer's memory may move if that is less.
+    pub(super) fn at_most(&self, bytes: usize, peer: usize, op: OpKind) -> Proof<usize> {
+        Ok(bytes.min(usize::try_from(self.caps(peer, op)?.max_bytes).unwrap_or(usize::MAX)))
+    }
+
     pub(super) fn queue(&self, peer: usize, depth: usize) -> Proof<Arc<dyn Queue>> {
         let options = QueueOptions { depth, ..QueueOptions::default() };
         self.transport.queue(QueueTarget::Peer(Rank::new(peer)), options).expected("a queue")
@@ -137,17 +142,17 @@ impl<'a> Member<'a> {
         self.transport.shutdown(Shutdown::Drain).expected("a shutdown")
     }
 
-    /// Dies: by SIGKILL if ranks are processes, by dropping its transport otherwise. Does not return in a process.
+    /// Dies, as [`die`] says.
     pub(super) fn die(self) -> Proof {
-        let stage = self.stage;
-        drop(self);
-        die(stage)
+        die(self.stage, self)
     }
 }
 
-/// The second half of a death: whoever is no process has dropped its transport by now.
-pub(super) fn die(stage: &Stage) -> Proof {
+/// Dies with what it has of a transport. A process is killed by SIGKILL in the middle of life: nothing of it ends in any
+/// order, and this does not return. Where ranks are threads it is dropped.
+pub(super) fn die<T>(stage: &Stage, held: T) -> Proof {
     if !stage.are_processes() {
+        drop(held);
         return Ok(());
     }
     // The dead cannot tell how they ended.

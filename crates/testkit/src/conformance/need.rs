@@ -24,8 +24,12 @@ pub enum Need {
     SignalSet,
     /// Signals that add.
     SignalAdd,
+    /// Strong signals that cost no drain.
+    StrongSignals,
     /// Signal words of 64 bits that arrive together.
     WholeWords,
+    /// Time-outs that blame the end of a chain of waits.
+    FollowsWaits,
     /// That many bytes of memory on a rank.
     Memory(u64),
 }
@@ -40,7 +44,9 @@ impl fmt::Display for Need {
             Self::OrderedPuts => f.write_str("ordered puts"),
             Self::SignalSet => f.write_str("signals that set"),
             Self::SignalAdd => f.write_str("signals that add"),
+            Self::StrongSignals => f.write_str("strong signals without a drain"),
             Self::WholeWords => f.write_str("signal words of 64 bits"),
+            Self::FollowsWaits => f.write_str("time-outs that follow chains of waits"),
             Self::Memory(bytes) => write!(f, "{} MiB of memory a rank", bytes >> 20),
         }
     }
@@ -70,16 +76,22 @@ impl Ground<'_> {
                 let has = self.each(op, |_| true);
                 (!has).then(|| format!("transport {name} has no {op:?} on host memory of every peer"))
             }
+            Need::FollowsWaits => self.unclaimed(need, self.transport.follows_waits()),
             Need::LoadStore => self.without(need, OpKind::Put, |caps| caps.load_store),
             Need::OrderedPuts => self.without(need, OpKind::Put, |caps| caps.ordered_puts),
             Need::SignalSet => self.without(need, OpKind::PutSignal, |caps| caps.signal.set),
             Need::SignalAdd => self.without(need, OpKind::PutSignal, |caps| caps.signal.add),
+            Need::StrongSignals => self.without(need, OpKind::PutSignal, |caps| caps.signal.native_strong),
             Need::WholeWords => self.without(need, OpKind::PutSignal, |caps| caps.signal.bits >= 64),
         }
     }
 
     fn without(&self, need: Need, op: OpKind, has: impl Fn(&Caps) -> bool) -> Option<String> {
-        (!self.each(op, has)).then(|| format!("transport {} does not claim {need}", self.transport.info().name))
+        self.unclaimed(need, self.each(op, has))
+    }
+
+    fn unclaimed(&self, need: Need, claimed: bool) -> Option<String> {
+        (!claimed).then(|| format!("transport {} does not claim {need}", self.transport.info().name))
     }
 
     /// Whether it holds of an operation on host memory of this rank and of the others.

@@ -30,7 +30,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "strong_signal_announces_all_earlier_puts",
             "a visible strong signal, alone or bundled: all earlier puts of its queue are visible, of any post",
-            &[Need::Ranks(2), Need::Op(OpKind::PutSignal), Need::Op(OpKind::Put), Need::SignalSet],
+            &[Need::Ranks(2), Need::Op(OpKind::PutSignal), Need::Op(OpKind::Put), Need::SignalSet, Need::StrongSignals],
             strong_signal,
         ),
         Case::new(
@@ -38,6 +38,12 @@ pub(super) const GROUP: Group = Group {
             "what was posted before a fence is delivered before the weak signal behind it",
             &[Need::Ranks(2), Need::Op(OpKind::Fence), Need::Op(OpKind::Put), Need::Op(OpKind::PutSignal)],
             fence,
+        ),
+        Case::new(
+            "a_fence_orders_gets_and_puts",
+            "around a fence a get and a put of the same bytes keep their order, whichever is first",
+            &[Need::Op(OpKind::Fence), Need::Op(OpKind::Put), Need::Op(OpKind::Get)],
+            gets_and_puts,
         ),
         Case::new(
             "ordered_puts_arrive_in_order",
@@ -108,10 +114,11 @@ type Announce = fn(&Member<'_>, &Arc<dyn Queue>, u64, usize) -> Proof;
 /// Rank 0 announces blocks of random sizes to rank 1, which waits for the signal and looks.
 fn litmus(stage: &Stage, announce: Announce) -> Proof {
     let me = Member::join_with(stage, TO + MOST, stage.timeout())?;
-    // The same on both, from the round alone.
+    // The same on both, from the round and the caps alone.
+    let most = me.at_most(MOST, 1 - stage.rank().min(1), OpKind::PutSignal)?;
     let size = |round: u64| match (round.wrapping_mul(0x9e37_79b9) >> 8) % 16 {
-        at @ 0..12 => [1, 64, 4096, 90 << 10][at as usize % 4],
-        _ => MOST,
+        at @ 0..12 => most.min([1, 64, 4096, 90 << 10][at as usize % 4]),
+        _ => most,
     };
     match stage.rank() {
         0 => {
@@ -215,6 +222,41 @@ fn fence(stage: &Stage) -> Proof {
     })
 }
 
+fn gets_and_puts(stage: &Stage) -> Proof {
+    let me = Member::join(stage)?;
+    let peer = stage.next();
+    let most = me.at_most(32 << 10, peer, OpKind::Put)?;
+    let most = me.at_most(most, peer, OpKind::Get)?;
+    let queue = me.queue(peer, 16)?;
+    // What is there is overwritten by `number`; the get returns what was there, or what has come, and says which.
+    let (old, got) = (TARGET, 32 << 10);
+    me.window.write(0, &pattern(0, most));
+    me.execute(&*queue, &[me.put(0, peer, old, most)])?;
+    for round in 1..=60 {
+        let put = me.put(0, peer, old, most);
+        let get = Op::Get { source: me.window.remote(peer, old), target: me.window.local(got), bytes: most as u64 };
+        let get_first = round % 2 == 0;
+        let [first, last] = if get_first { [get, put] } else { [put, get] };
+        me.window.write(0, &pattern(round, most));
+        if stage.below(2) == 0 {
+            me.post(&*queue, &[first, Op::Fence, last])?;
+        } else {
+            me.post(&*queue, &[first])?;
+            queue.ring().expected("a ring")?;
+            stage.pause();
+            me.post(&*queue, &[Op::Fence])?;
+            me.post(&*queue, &[last])?;
+        }
+        let ticket = queue.flush();
+        drive(&me, &*queue, ticket)?;
+        me.finish(&*queue, ticket)?;
+        let (what, number) = if get_first { ("before", round - 1) } else { ("behind", round) };
+        let seen = me.window.read(got, most);
+        same_bytes(&format!("a get {what} a fence and a put, round {round}"), &seen, &pattern(number, most))?;
+    }
+    me.end()
+}
+
 fn ordered_puts(stage: &Stage) -> Proof {
     let me = Member::join_with(stage, TO + MOST, stage.timeout())?;
     // The last put carries a word that the target reads as one.
@@ -255,7 +297,7 @@ fn local_completion(stage: &Stage) -> Proof {
         let queue = me.queue(peer, 16)?;
         for round in 0..30 {
             let number = |rank: usize| (rank << 16 | round) as u64;
-            let bytes = [1, 4096, 65_536][round % 3];
+            let bytes = me.at_most([1, 4096, 65_536][round % 3], peer, OpKind::Put)?;
             me.window.write(0, &pattern(number(stage.rank()), bytes));
             stage.meet()?;
             let ticket = me.post(&*queue, &[me.put(0, peer, TARGET, bytes)])?;
@@ -286,7 +328,7 @@ fn remote_completion(stage: &Stage) -> Proof {
         let queue = me.queue(peer, 16)?;
         for round in 0..30 {
             let number = |rank: usize| (rank << 16 | round) as u64;
-            let bytes = [8, 5000, 65_536][round % 3];
+            let bytes = me.at_most([8, 5000, 65_536][round % 3], peer, OpKind::Put)?;
             me.window.write(0, &pattern(number(stage.rank()), bytes));
             let ticket = me.post(&*queue, &[me.put(0, peer, TARGET, bytes)])?;
             queue.ring().expected("a ring")?;

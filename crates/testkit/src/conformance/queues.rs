@@ -3,13 +3,15 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use campanile_core::{AtomicOp, Completion, Op, OpKind, PostError, Queue, QueueOptions, QueueTarget, Rank, Strength};
+use campanile_core::{
+    Agent, AtomicOp, Completion, Op, OpKind, PostError, Queue, QueueOptions, QueueTarget, Rank, Shutdown, Strength,
+};
 
 use super::case::{Case, Group};
 use super::finding::{Expected, Proof, Stop, failed, joined, require, same, same_bytes};
 use super::member::{Member, WORDS};
 use super::need::Need;
-use super::stage::{Stage, until};
+use super::stage::Stage;
 use super::window::pattern;
 
 pub(super) const GROUP: Group = Group {
@@ -57,6 +59,18 @@ pub(super) const GROUP: Group = Group {
             "a flush returns although what was posted is neither rung nor complete",
             &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
             a_flush_waits_for_nothing,
+        ),
+        Case::new(
+            "large_puts_both_ways",
+            "all ranks post and ring more than any buffer holds before anybody waits: nobody blocks, and all arrives",
+            &[Need::Ranks(2), Need::Op(OpKind::Put), Need::Memory(2 * LARGE as u64 + (1 << 20))],
+            large_puts_both_ways,
+        ),
+        Case::new(
+            "a_drain_completes_what_was_posted",
+            "a shutdown that drains completes what was posted before it, rung or not",
+            &[Need::Ranks(2), Need::Op(OpKind::PutSignal), Need::SignalSet],
+            a_drain,
         ),
         Case::new(
             "queues_wrap",
@@ -154,21 +168,23 @@ fn more_operations_than_slots(stage: &Stage) -> Proof {
     let queue = me.queue(peer, DEPTH)?;
     let add = Op::Signal(me.add(peer, WORDS, 1));
     let (mut accepted, mut busy) = (0, 0);
+    // Where a post executes there is always room.
+    let mut executes = false;
     while accepted < 10 * DEPTH as u64 {
         match queue.post(&[add, add, add]) {
-            Ok(_) => accepted += 3,
+            Ok(ticket) => {
+                accepted += 3;
+                executes |= queue.test(ticket, Completion::Remote(Agent::Cpu)).expected("a test")?;
+            }
             Err(PostError::Busy { needed, free }) => {
                 require(free < needed, "fewer free slots than are needed", || format!("{free} of {needed}"))?;
                 busy += 1;
-                let room = until(stage.timeout(), || {
-                    queue.ring().expected("a ring")?;
-                    Ok((queue.progress().expected("progress")? > 0).then_some(()))
-                })?;
-                room.ok_or_else(|| failed("room after a ring and progress", queue.describe()))?;
+                me.post(&*queue, &[add, add, add])?;
+                accepted += 3;
             }
             Err(error) => return Err(failed("a legal list to be accepted, or busy", error)),
         }
-        require(accepted <= 3 * DEPTH as u64 || busy > 0, "a busy queue", || {
+        require(executes || accepted <= 3 * DEPTH as u64 || busy > 0, "a busy queue", || {
             format!("{accepted} operations in {DEPTH} slots without a ring")
         })?;
     }
@@ -288,6 +304,63 @@ fn a_flush_waits_for_nothing(stage: &Stage) -> Proof {
     require(took < most, "a flush that returns at once", || format!("one that took {took:.1?}"))?;
     me.finish(&*queue, ticket)?;
     me.end()
+}
+
+/// More than the buffers of a pair of sockets hold.
+const LARGE: usize = 12 << 20;
+
+fn large_puts_both_ways(stage: &Stage) -> Proof {
+    let me = Member::join_with(stage, 2 * LARGE, stage.timeout())?;
+    let peer = stage.next();
+    let piece = me.at_most(LARGE / 4, peer, OpKind::Put)?;
+    let queue = me.queue(peer, LARGE.div_ceil(piece).next_power_of_two())?;
+    me.window.write(0, &pattern(stage.rank() as u64, LARGE));
+    let put = |at: usize| me.put(at, peer, LARGE + at, piece.min(LARGE - at));
+    for at in (0..LARGE).step_by(piece) {
+        queue.post(&[put(at)]).expected("an operation that fits to be taken")?;
+    }
+    queue.ring().expected("a ring")?;
+    // Nobody has waited for anything, nor made progress.
+    stage.meet()?;
+    let ticket = queue.flush();
+    me.finish(&*queue, ticket)?;
+    stage.meet()?;
+    let expected = pattern(stage.previous() as u64, LARGE);
+    same_bytes("what came while this rank sent", &me.window.read(LARGE, LARGE), &expected)?;
+    me.end()
+}
+
+fn a_drain(stage: &Stage) -> Proof {
+    const POSTS: u64 = 6;
+    let me = Member::join(stage)?;
+    let leaver = stage.ranks() - 1;
+    if stage.rank() == leaver {
+        let bytes = me.at_most(5000, 0, OpKind::PutSignal)?;
+        me.window.write(0, &pattern(1, bytes));
+        let queues = (0..leaver).map(|peer| me.queue(peer, 16)).collect::<Proof<Vec<_>>>()?;
+        for (peer, queue) in queues.iter().enumerate() {
+            for value in 1..=POSTS {
+                let (source, target) = (me.window.local(0), me.window.remote(peer, 8192 * value as usize));
+                let signal = me.set(peer, WORDS, value, Strength::Strong);
+                me.post(&**queue, &[Op::PutSignal { source, target, bytes: bytes as u64, signal }])?;
+                if value == POSTS / 2 {
+                    queue.ring().expected("a ring")?;
+                }
+            }
+        }
+        me.transport.shutdown(Shutdown::Drain).expected("a shutdown")?;
+        stage.meet()?;
+    } else {
+        let bytes = me.at_most(5000, leaver, OpKind::PutSignal)?;
+        stage.meet()?;
+        for value in 1..=POSTS {
+            me.arrived(leaver, WORDS, value)?;
+            let seen = me.window.read(8192 * value as usize, bytes);
+            same_bytes(&format!("post {value} of the rank that has shut down"), &seen, &pattern(1, bytes))?;
+        }
+    }
+    // Whoever has left keeps its memory until all have looked.
+    stage.meet()
 }
 
 fn queues_wrap(stage: &Stage) -> Proof {

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use campanile_core::{
-    Agent, Cancelled, Completion, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, Queue, QueueError, Rank,
-    RemoteAddress, Ticket,
+    Agent, Cancelled, Completion, ControlError, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, Queue,
+    QueueError, Rank, RemoteAddress, Ticket,
 };
 
 use super::case::{Case, Group};
-use super::finding::{Expected, Proof, failed, joined, refused, require, same, same_bytes};
+use super::finding::{Expected, Proof, Stop, failed, joined, refused, require, same, same_bytes};
 use super::member::{Member, WORDS};
 use super::need::Need;
 use super::stage::{Stage, until};
@@ -108,17 +108,17 @@ fn tickets_in_any_order(stage: &Stage) -> Proof {
 }
 
 fn one_source_in_two_tickets(stage: &Stage) -> Proof {
-    const BYTES: usize = 5000;
     let me = Member::join(stage)?;
     let own = stage.rank();
     let queues = [me.queue(own, 8)?, me.queue(own, 8)?];
-    let bytes = pattern(3, BYTES);
+    let bytes = pattern(3, me.at_most(5000, own, OpKind::Put)?);
+    let at = |place: usize| (1 + place) * bytes.len();
     me.window.write(0, &bytes);
-    let post = |queue: usize, place: usize| me.post(&*queues[queue], &[me.put(0, own, (1 + place) * BYTES, BYTES)]);
+    let post = |queue: usize, place: usize| me.post(&*queues[queue], &[me.put(0, own, at(place), bytes.len())]);
     let tickets = [(0, post(0, 0)?), (0, post(0, 1)?), (1, post(1, 2)?)];
     for (place, (queue, ticket)) in tickets.into_iter().enumerate().rev() {
         me.finish(&*queues[queue], ticket)?;
-        let seen = me.window.read((1 + place) * BYTES, BYTES);
+        let seen = me.window.read(at(place), bytes.len());
         same_bytes(&format!("place {place}"), &seen, &bytes)?;
     }
     me.end()
@@ -223,7 +223,10 @@ fn a_source_dropped_in_flight(stage: &Stage) -> Proof {
         let mut memory = pattern(round, 3000);
         let span = Memory { address: memory.as_mut_ptr(), bytes: memory.len(), kind: MemoryKind::Host };
         // SAFETY: `memory` is dropped after the region: it was declared before, and the region is dropped below.
-        let region = unsafe { me.transport.register(span) }.wait(stage.timeout()).expected("a registration")?;
+        let region = match unsafe { me.transport.register(span) }.wait(stage.timeout()) {
+            Err(ControlError::Unsupported { reason, .. }) => return Err(Stop::Skipped { reason }),
+            region => region.expected("a registration")?,
+        };
         let source = LocalAddress { region: region.key(), offset: 0 };
         let put = Op::Put { source, target: me.window.remote(own, 0), bytes: 3000 };
         me.execute(&*queue, &[put])?;
@@ -268,12 +271,13 @@ fn regions_under_load(stage: &Stage) -> Proof {
     const ROUNDS: u64 = 100;
     let me = Member::join(stage)?;
     let own = stage.rank();
+    let bytes = me.at_most(8000, own, OpKind::Put)?;
     let load = || -> Proof {
         let queue = me.queue(own, 16)?;
-        me.window.write(0, &pattern(1, 8000));
+        me.window.write(0, &pattern(1, bytes));
         for _ in 0..ROUNDS {
-            me.execute(&*queue, &[me.put(0, own, 8000, 8000)])?;
-            same_bytes("a put beside regions that come and go", &me.window.read(8000, 8000), &pattern(1, 8000))?;
+            me.execute(&*queue, &[me.put(0, own, 8000, bytes)])?;
+            same_bytes("a put beside regions that come and go", &me.window.read(8000, bytes), &pattern(1, bytes))?;
         }
         Ok(())
     };
@@ -285,7 +289,7 @@ fn regions_under_load(stage: &Stage) -> Proof {
             let remote = me.transport.import(Rank::new(own), &blob).wait(stage.timeout()).expected("an import")?;
             let target = RemoteAddress { region: remote.key(), offset: 0 };
             let queue = me.queue(own, 4)?;
-            me.execute(&*queue, &[Op::Put { source: me.window.local(0), target, bytes: 8000 }])?;
+            me.execute(&*queue, &[Op::Put { source: me.window.local(0), target, bytes: bytes as u64 }])?;
             stage.pause();
         }
         joined(load)

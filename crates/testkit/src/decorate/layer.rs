@@ -300,6 +300,7 @@ layer! {
     fn poll_event(&self) -> Option<Event>;
     fn gone(&self, peer: Rank) -> Option<FaultKind>;
     fn mask(&self, peer: Rank);
+    fn follows_waits(&self) -> bool;
     fn fault(&self) -> Option<Fault>;
     fn report(&self, fault: Fault) -> Fault;
     fn shutdown(&self, mode: Shutdown) -> Result<(), ControlError>;

@@ -171,11 +171,21 @@ impl LyingQueue {
                 self.signal(state, signal)?;
                 Ok(true)
             }
-            Op::Fence if self.lies(Lie::FenceIgnored) => Ok(true),
+            Op::Get { .. } if self.lies(Lie::GetPassesFence) => late(state, op),
+            Op::Fence if matches!(self.lie, Some(Lie::FenceIgnored | Lie::GetPassesFence)) => Ok(true),
             Op::Fence => self.deliver(state, u64::MAX).map(|_| true),
             Op::Atomic { op, target } if self.lies(Lie::AtomicsRace) => self.race(op, target).map(|()| true),
             op => self.now(op).map(|()| true),
         }
+    }
+
+    /// Executes what was posted, as an honest drain does. A queue that has failed has nothing to complete.
+    pub(super) fn drain(&self) {
+        if !self.lies(Lie::DrainForgets) {
+            self.state().ring();
+        }
+        let rung = self.state().rung;
+        while self.state().base < rung && self.progress().is_ok() {}
     }
 
     /// What an honest strong signal waits for.
@@ -318,6 +328,14 @@ impl Queue for LyingQueue {
 
     fn ring(&self) -> Result<(), QueueError> {
         let mut state = self.state();
+        let from = state.rung.max(state.base) - state.base;
+        let bytes: u64 = state.entries.iter().skip(from as usize).map(|entry| entry.op.bytes()).sum();
+        if self.lies(Lie::RingBlocks) && bytes > 4 << 20 {
+            // The peers do the same, so nobody comes.
+            std::thread::park_timeout(self.timeout);
+            let reason = format!("{bytes} bytes were not sent in time");
+            return Err(QueueError::Poisoned { queue: self.number, reason });
+        }
         state.ring();
         state.failure.clone().map_or(Ok(()), Err)
     }

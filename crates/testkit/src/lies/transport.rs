@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use campanile_core::{
@@ -19,6 +19,8 @@ pub(super) struct LyingTransport {
     lie: Option<Lie>,
     timeout: Duration,
     queues: AtomicU64,
+    /// What a drain has to complete.
+    live: Mutex<Vec<Weak<LyingQueue>>>,
     /// The event that is repeated.
     event: Mutex<Option<Event>>,
     masked: Mutex<Vec<Rank>>,
@@ -26,7 +28,15 @@ pub(super) struct LyingTransport {
 
 impl LyingTransport {
     pub(super) fn new(inner: Arc<dyn Transport>, lie: Option<Lie>, timeout: Duration) -> Self {
-        Self { inner, lie, timeout, queues: AtomicU64::new(0), event: Mutex::default(), masked: Mutex::default() }
+        Self {
+            inner,
+            lie,
+            timeout,
+            queues: AtomicU64::new(0),
+            live: Mutex::default(),
+            event: Mutex::default(),
+            masked: Mutex::default(),
+        }
     }
 
     fn lies(&self, lie: Lie) -> bool {
@@ -98,7 +108,11 @@ impl Transport for LyingTransport {
 
     fn queue(&self, target: QueueTarget, options: QueueOptions) -> Result<Arc<dyn Queue>, ControlError> {
         let number = self.queues.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(LyingQueue::new(&self.inner, self.lie, number, target, options, self.timeout)?))
+        let queue = Arc::new(LyingQueue::new(&self.inner, self.lie, number, target, options, self.timeout)?);
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        live.retain(|queue| queue.strong_count() > 0);
+        live.push(Arc::downgrade(&queue));
+        Ok(queue)
     }
 
     fn map(&self, _region: &RemoteRegion) -> Option<NonNull<u8>> {
@@ -152,8 +166,15 @@ impl Transport for LyingTransport {
                 }
                 Err(WaitError::Invalid { operation, reason })
             }
+            (Some(Lie::LastSignalIgnored), Ok(_)) if self.inner.gone(wait.peer).is_some() => {
+                Err(WaitError::Invalid { operation: wait.operation, reason: format!("{} is gone", wait.peer) })
+            }
             (_, waited) => waited,
         }
+    }
+
+    fn follows_waits(&self) -> bool {
+        self.inner.follows_waits()
     }
 
     fn fault(&self) -> Option<Fault> {
@@ -165,6 +186,10 @@ impl Transport for LyingTransport {
     }
 
     fn shutdown(&self, mode: Shutdown) -> Result<(), ControlError> {
+        if mode == Shutdown::Drain {
+            let live = self.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            live.iter().filter_map(Weak::upgrade).for_each(|queue| queue.drain());
+        }
         self.inner.shutdown(mode)
     }
 }

@@ -90,9 +90,12 @@ impl Engine {
         }
     }
 
-    /// Waits until everything that was rung has left and is complete.
+    /// Rings, and waits until everything that was posted has left and is complete. A queue that has failed holds nothing.
     pub(super) fn drain(&self, timeout: Duration) -> Result<(), ControlError> {
         let start = Instant::now();
+        for queue in self.queues() {
+            let _ = queue.ring();
+        }
         loop {
             let queues = self.queues();
             let Some(next) = drive(&queues) else { return Ok(()) };

@@ -1,0 +1,250 @@
+//! The conformance suite for every transport that there is: shared memory as a file, the mailbox in C, the two small
+//! examples, and every decorator around shared memory that is linked in; with threads as ranks, and, where ranks can be
+//! processes, by `campanile check`. Shared memory that is linked in is examined by the suite's own tests. Without a C
+//! compiler what is written in C is not run, and it says so.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use campanile_core::TransportPlugin;
+use campanile_plugin::Loader;
+use campanile_shm::ShmPlugin;
+use campanile_testkit::conformance::{Case, RanksAre, Report, Suite, cases};
+use campanile_testkit::decorate::Stack;
+use serde_json::Value;
+
+#[path = "plugins/compiler.rs"]
+mod compiler;
+#[path = "plugins/library.rs"]
+mod library;
+#[path = "../crates/testkit/tests/suite/mod.rs"]
+mod suite;
+
+const RANKS: usize = 3;
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What threads cannot do, and what needs more memory than a case may take.
+const NOT_WITH_THREADS: [&str; 4] = [
+    "offsets_beyond_4_gib_there",
+    "a_forked_child_disturbs_nothing",
+    "a_forked_child_hides_no_death",
+    "a_stopped_process_is_named",
+];
+
+/// A library of a folder's C files; `None` without a compiler.
+fn of_c(folder: &str, name: &str) -> Option<PathBuf> {
+    let flags = ["-std=c11", "-O2", "-g", "-shared", "-fPIC"];
+    compiler::build(&compiler::sources(folder), compiler::scratch(name), &flags)
+}
+
+fn mailbox() -> Option<&'static Path> {
+    static MAILBOX: OnceLock<Option<PathBuf>> = OnceLock::new();
+    MAILBOX.get_or_init(|| of_c("tests/mailbox", "libmailbox_examined.so")).as_deref()
+}
+
+fn shm() -> PathBuf {
+    library::of_cargo(&["--package", "campanile-shm-plugin"])
+}
+
+fn load(library: &Path) -> &'static dyn TransportPlugin {
+    Loader::default().load_file(library).expect("the library is a plugin")
+}
+
+/// Shared memory that is linked in with these decorators around it, for the rest of the process: a case that hangs is left
+/// behind with it.
+fn decorated(decorators: &str) -> &'static dyn TransportPlugin {
+    let stack: Stack = decorators.parse().expect("these are decorators");
+    &**Box::leak(Box::new(stack.apply(Arc::new(ShmPlugin))))
+}
+
+/// Examines with threads as ranks.
+fn examine(plugin: &'static dyn TransportPlugin, timeout: Duration, cases: &[&'static Case]) -> Report {
+    let _alone = suite::alone();
+    let report = suite::threads(&Suite { timeout, ..Suite::new(plugin, RanksAre::Threads) }, RANKS, cases);
+    suite::print(&report);
+    report
+}
+
+/// Of these cases every one passes, but for those that do not apply: what threads cannot do, and `more`.
+fn passes(what: &str, plugin: &'static dyn TransportPlugin, cases: &[&'static Case], more: &[&str]) {
+    let report = examine(plugin, TIMEOUT, cases);
+    assert_eq!(report.failed().count(), 0, "{what}");
+    let left_out: BTreeSet<_> = report.not_applicable().map(|outcome| outcome.case.name()).collect();
+    assert_eq!(left_out, NOT_WITH_THREADS.iter().chain(more).copied().collect(), "{what}: all else was run");
+}
+
+/// The whole suite for a library.
+fn library_passes(library: &Path, more: &[&str]) {
+    passes(&library.display().to_string(), load(library), &cases().collect::<Vec<_>>(), more);
+}
+
+/// What the small examples do not do.
+const OF_THE_EXAMPLES: [&str; 16] = [
+    "a_fence_orders_gets_and_puts",
+    "gets_of_every_size",
+    "inline_puts_up_to_the_limit",
+    "offsets_beyond_4_gib_here",
+    "atomics_return_the_old_value",
+    "concurrent_counters_lose_nothing",
+    "compare_swap_has_one_winner",
+    "a_get_sees_what_was_put_before_it",
+    MAPPED,
+    "producers_and_flushers_share_a_queue",
+    "a_flush_rings_nothing",
+    "a_flush_waits_for_nothing",
+    "engines_reach_every_peer",
+    "ranges_beyond_a_region_are_refused",
+    "misaligned_words_are_refused",
+    "offsets_beyond_4_gib_there",
+];
+
+#[test]
+fn shared_memory_as_a_file() {
+    library_passes(&shm(), &[]);
+}
+
+#[test]
+fn the_mailbox() {
+    if let Some(library) = mailbox() {
+        library_passes(library, &[MAPPED, "engines_reach_every_peer"]);
+    }
+}
+
+#[test]
+fn the_example_in_rust() {
+    library_passes(&library::of_cargo(&["--package", "campanile-example-transport"]), &OF_THE_EXAMPLES);
+}
+
+#[test]
+fn the_example_in_c() {
+    if let Some(library) = of_c("examples/transport_c", "libinproc_c_examined.so") {
+        library_passes(&library, &[&OF_THE_EXAMPLES[..], &["a_chain_of_stalls_blames_its_end"]].concat());
+    }
+}
+
+/// Cases that wait for a deadline, or do the same a thousand times, in parts of a transport that decorators pass on.
+const PASSED_ON: [&str; 7] = [
+    "recreated_regions_leave_nothing",
+    "a_missing_peer_is_named",
+    "death_of_the_first_before_connect",
+    "death_of_the_last_before_connect",
+    "death_during_connect",
+    "a_stall_is_named_in_time",
+    "a_ring_of_waits_ends",
+];
+
+/// A case that needs pointers into peers' memory.
+const MAPPED: &str = "stores_through_a_mapping";
+
+/// Behind these decorators every case passes, but for those that do not apply: here `more` than with threads.
+fn passes_behind(decorators: &str, more: &[&str]) {
+    let cases: Vec<_> = cases().filter(|case| !PASSED_ON.contains(&case.name())).collect();
+    passes(decorators, decorated(decorators), &cases, more);
+}
+
+#[test]
+fn decorators_that_change_nothing() {
+    for decorators in ["plain", "stats", "trace"] {
+        passes_behind(decorators, &[]);
+    }
+}
+
+#[test]
+fn decorators_that_hide_mappings() {
+    for decorators in ["check", "throttle(latency=5us)", "fault(delay=20us)"] {
+        passes_behind(decorators, &[MAPPED]);
+    }
+}
+
+#[test]
+fn what_reorders_keeps_what_it_still_claims() {
+    passes_behind("fault(delay=20us, reorder=yes)", &[MAPPED, "ordered_puts_arrive_in_order"]);
+    let lean = ["ordered_puts_arrive_in_order", "strong_signal_announces_all_earlier_puts"];
+    passes_behind("lean(add=yes)", &[&lean[..], &[MAPPED]].concat());
+}
+
+#[test]
+fn injected_faults_fail_the_cases_that_meet_them() {
+    // The first two post nothing.
+    const CASES: [&str; 7] = [
+        "all_ranks_connect",
+        "memory_is_zeroed",
+        "puts_of_every_size",
+        "depths_are_checked",
+        "a_foreign_ticket_is_refused",
+        "a_cancelled_post_does_not_run",
+        "a_target_dropped_in_flight",
+    ];
+    let cases: Vec<_> = cases().filter(|case| CASES.contains(&case.name())).collect();
+    for (faults, expected, because) in [
+        ("fault(rank=1, fail_post=5)", &CASES[2..], "fails post 5 of rank 1"),
+        // A target that is dropped may fail its put: it does not tell why.
+        ("fault(rank=1, fail_completion=5)", &CASES[2..6], "made its completion an error"),
+        // What is cancelled need not complete either.
+        ("fault(rank=1, drop_completion=5)", &CASES[2..5], "not complete after"),
+    ] {
+        let report = examine(decorated(faults), Duration::from_secs(1), &cases);
+        let failed: Vec<_> = report.failed().map(|outcome| outcome.case.name()).collect();
+        assert_eq!(failed, expected, "{faults}");
+        for outcome in report.failed() {
+            let verdict = outcome.verdict.to_string();
+            assert!(verdict.contains(because) && verdict.contains("rank 1: "), "{faults}: {verdict}");
+        }
+    }
+}
+
+/// What `campanile check` of a transport says of each case, the one of `shm` that is linked in if there is no file.
+fn checked_by_processes(file: Option<&Path>, decorators: Option<&str>, arguments: &[&str]) -> (ExitStatus, Vec<Value>) {
+    let mut check = Command::new(library::program_of_cargo(&["--package", "campanile-cli"]));
+    check.args(["check", "--json", "--ranks", &RANKS.to_string(), "--memory", "64"]).args(arguments);
+    check.arg("--transport").arg(file.unwrap_or(Path::new("shm")));
+    if let Some(decorators) = decorators {
+        check.env("CAMPANILE_DECORATE", decorators);
+    }
+    let _alone = suite::alone();
+    let output = check.output().expect("the program runs");
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    let cases = report["cases"].as_array().expect("a list of cases");
+    cases.iter().filter(|case| case["verdict"] != "passed").for_each(|case| println!("{case}"));
+    (output.status, cases.clone())
+}
+
+/// Every case passes with processes as ranks, but for those that do not apply.
+fn passes_by_processes(library: &Path, not_applicable: &[&str]) {
+    let (status, tested) = checked_by_processes(Some(library), None, &["--timeout", "10s"]);
+    let that_are = |verdict: &str| {
+        let cases = tested.iter().filter(|case| case["verdict"] == verdict);
+        cases.map(|case| case["name"].as_str().expect("a name")).collect::<Vec<_>>()
+    };
+    assert_eq!(that_are("failed"), [""; 0], "{}", library.display());
+    assert_eq!(that_are("not-applicable"), not_applicable, "{}", library.display());
+    assert_eq!(tested.len(), cases().count());
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn shared_memory_as_a_file_by_processes() {
+    passes_by_processes(&shm(), &["offsets_beyond_4_gib_there"]);
+}
+
+#[test]
+fn the_mailbox_by_processes() {
+    if let Some(library) = mailbox() {
+        passes_by_processes(library, &["offsets_beyond_4_gib_there", MAPPED, "engines_reach_every_peer"]);
+    }
+}
+
+#[test]
+fn a_rank_that_a_decorator_kills_fails_the_case_that_it_is_killed_in() {
+    let arguments = ["--case", "all_ranks_connect", "--case", "a_foreign_ticket_is_refused", "--timeout", "300ms"];
+    let (status, tested) = checked_by_processes(None, Some("fault(rank=1, kill_after=5)"), &arguments);
+    let verdicts: Vec<_> = tested.iter().map(|case| [&case["name"], &case["verdict"]]).collect();
+    assert_eq!(verdicts, [["all_ranks_connect", "passed"], ["a_foreign_ticket_is_refused", "failed"]]);
+    let seen = tested[1]["findings"][0]["seen"].as_str().expect("a finding");
+    assert!(seen.starts_with("rank 1 was killed by signal 9 (SIGKILL)"), "{seen}");
+    assert_eq!(status.code(), Some(1));
+}
