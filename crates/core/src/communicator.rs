@@ -162,11 +162,11 @@ impl Shared {
         if queue.test(ticket, visible) == Ok(true) || is_hopeless() {
             return;
         }
-        if let Err(error) = queue.wait(ticket, visible, self.timeout) {
-            if let Err(error) = self.fail_to(peer, error.into()) {
-                let rank = self.rank.0;
-                tracing::warn!(rank, %error, "a window was dropped before what was posted for it was complete");
-            }
+        if let Err(error) = queue.wait(ticket, visible, self.timeout)
+            && let Err(error) = self.fail_to(peer, error.into())
+        {
+            let rank = self.rank.0;
+            tracing::warn!(rank, %error, "a window was dropped before what was posted for it was complete");
         }
     }
 
