@@ -18,6 +18,7 @@ pages! {
     selection: "../docs/src/guide/selection.md",
     moe_engine: "../docs/src/guide/moe-engine.md",
     collective: "../docs/src/guide/collective.md",
+    decorators: "../docs/src/guide/decorators.md",
     failure: "../docs/src/guide/failure.md",
     collectives: "../docs/src/manual/collectives.md",
 }

@@ -132,17 +132,21 @@ fn files_that_are_no_plugins_say_why() {
 
 #[test]
 fn decorators_are_around_every_transport() {
-    let decorators = ("CAMPANILE_DECORATE", "throttle(latency=5us)+stats");
-    has(&said(&[decorators], &MOE), &["transport shm+throttle+stats", "bit for bit"]);
+    let decorators = ("CAMPANILE_DECORATE", "throttle(latency=5us)+plain");
+    has(&said(&[decorators], &MOE), &["transport shm+throttle+plain", "bit for bit"]);
     has(
         &said(&[decorators], &["check", "--case", "tickets"]),
-        &["transport shm+throttle+stats ", "8 passed, 0 failed"],
+        &["transport shm+throttle+plain ", "8 passed, 0 failed"],
     );
     has(&said(&[("CAMPANILE_DECORATE", "lean")], &MOE), &["transport shm+lean", "bit for bit"]);
     if let Some(file) = mailbox("libmailbox_decorated.so") {
         let transport = ("CAMPANILE_TRANSPORT", text(&file));
-        has(&said(&[decorators, transport], &MOE), &["transport mailbox+throttle+stats", "bit for bit"]);
+        has(&said(&[decorators, transport], &MOE), &["transport mailbox+throttle+plain", "bit for bit"]);
     }
+    // Who asks for counts is told them.
+    let output = campanile(&[("CAMPANILE_DECORATE", "stats")], &MOE);
+    assert!(output.status.success(), "{output:?}");
+    has(&String::from_utf8_lossy(&output.stderr), &["stats of rank 0: ", "stats of rank 1: "]);
     let error = refused(2, &[("CAMPANILE_DECORATE", "throtle")], &MOE);
     has(&error, &["CAMPANILE_DECORATE = \"throtle\"", "did you mean throttle?"]);
     // What a decorator breaks is told by whose transport it is, and by the rank that met it.

@@ -210,19 +210,22 @@ static int32_t post(void *ctx, const CampanileOp *ops, size_t count, uint64_t *m
         *mark = atomic_fetch_add(&queue->posted, count) + count;
     }
     pthread_mutex_unlock(&lock);
-    error->numbers[1] = queue->depth; /* Of too large a list. */
     if (legal < count)
         return refuse(error, CAMPANILE_STATUS_INVALID, legal, "", "it is not known here, or names a region that does not "
                       "exist (any more), a range outside it, or a word that is not 8-byte aligned");
-    return done < count ? refuse(error, CAMPANILE_STATUS_TOO_LARGE, count, "", "") : CAMPANILE_STATUS_OK;
+    if (done == count)
+        return CAMPANILE_STATUS_OK;
+    error->numbers[1] = queue->depth;
+    return refuse(error, CAMPANILE_STATUS_TOO_LARGE, count, "", "");
 }
 
 static int32_t test(void *ctx, uint64_t mark, uint32_t level, CampanileError *error)
 {
     if (level > CAMPANILE_LEVEL_REMOTE_CPU)
         return refuse(error, CAMPANILE_STATUS_UNSUPPORTED, 0, "a device", "memory becomes visible to CPUs");
-    error->numbers[0] = mark; /* Of a mark that was never given. */
-    return mark <= atomic_load(&((struct queue *)ctx)->posted) ? 1 : CAMPANILE_STATUS_FOREIGN_TICKET;
+    if (mark <= atomic_load(&((struct queue *)ctx)->posted))
+        return 1;
+    return refuse(error, CAMPANILE_STATUS_FOREIGN_TICKET, mark, "", "");
 }
 
 static int64_t progress(void *ctx, CampanileError *error)
@@ -247,7 +250,8 @@ static int32_t make_queue(void *ctx, uint32_t target, uint32_t number, const Cam
 
 /* ---- The transport ---- */
 
-static const CampanileCost cost = {.latency_ps = 200000, .bytes_per_s = UINT64_C(8000000000)};
+/* `reach` sees a node, not a process: a cost that nobody chooses keeps selection from taking this for a job of processes. */
+static const CampanileCost cost = {.latency_ps = UINT64_C(1000000000), .bytes_per_s = UINT64_C(8000000000)};
 
 static int32_t caps(void *ctx, uint32_t peer_class, uint32_t memory, uint32_t op, CampanileCaps *caps)
 {
@@ -293,11 +297,13 @@ static int32_t connected(void *ctx, void *result, CampanileError *error)
         struct rank *peer = rank->peers[number];
         if (peer == NULL)
             continue;
-        if (peer->peers[rank->number] != rank)
+        /* One that has called and left since was met. */
+        if (peer->peers[rank->number] != rank) {
             status = CAMPANILE_STATUS_PENDING;
-        if (atomic_load(&peer->gone) != 0) {
-            status = refuse(error, CAMPANILE_STATUS_PEER_GONE, number, "connecting to it", "");
-            break;
+            if (atomic_load(&peer->gone) != 0) {
+                status = refuse(error, CAMPANILE_STATUS_PEER_GONE, number, "connecting to it", "");
+                break;
+            }
         }
         *endpoints++ = (CampanileEndpoint){number, peer == rank ? CAMPANILE_CLASS_OWN : CAMPANILE_CLASS_NODE};
     }

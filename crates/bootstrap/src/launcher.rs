@@ -101,6 +101,9 @@ static LAUNCHERS: &[Kind] = &[
     },
 ];
 
+/// Most ranks of a job, whoever starts it: each of them is told of all others.
+const MOST_RANKS: usize = 1 << 16;
+
 /// Where a process stands in its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -261,6 +264,13 @@ impl Kind {
             true => Ok(()),
             false => Err(PlaceError::Contradiction { one: one.to_string(), other: other.to_string() }),
         };
+        if !(1..=MOST_RANKS).contains(&ranks.value) {
+            return Err(PlaceError::Value {
+                name: ranks.name.to_owned(),
+                given: ranks.value.to_string(),
+                allowed: format!("a number from 1 to {MOST_RANKS}"),
+            });
+        }
         below(&rank, &ranks)?;
         if let Some(local_rank) = &local_rank {
             below(local_rank, local_ranks.as_ref().unwrap_or(&ranks))?;

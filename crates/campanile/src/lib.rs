@@ -33,6 +33,7 @@ pub use campanile_core as core;
 pub use campanile_host as host;
 pub use campanile_moe as moe;
 pub use campanile_shm as shm;
+pub use campanile_testkit as testkit;
 
 pub use campanile_bootstrap::configuration;
 pub use campanile_collectives::{AllGather, Barrier, Broadcast};

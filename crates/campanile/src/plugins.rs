@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use campanile_core::selection::Preference;
 use campanile_core::{CommOptions, Config, ConfigError, Source, TransportPlugin};
-use campanile_plugin::Loader;
+use campanile_plugin::{Found, Loader};
 use campanile_shm::ShmPlugin;
 use campanile_testkit::decorate::Stack;
 
@@ -72,16 +72,19 @@ pub struct Refused {
 pub struct Plugins {
     plugins: Vec<Plugin>,
     refused: Vec<Refused>,
+    /// Names of those that were found, and that the configuration does not name.
+    not_loaded: Vec<String>,
 }
 
 impl Plugins {
     /// Those that are linked in.
     pub fn linked() -> Self {
-        Self { plugins: vec![Plugin::new(Arc::new(ShmPlugin), Origin::Linked)], refused: Vec::new() }
+        Self { plugins: vec![Plugin::new(Arc::new(ShmPlugin), Origin::Linked)], ..Self::default() }
     }
 
     /// Those that a process with this configuration can use: linked in, named by the path of a file, found in the
-    /// folders of `CAMPANILE_PLUGIN_PATH`; each with the decorators of `CAMPANILE_DECORATE` around it.
+    /// folders of `CAMPANILE_PLUGIN_PATH`; each with the decorators of `CAMPANILE_DECORATE` around it. With names in
+    /// `CAMPANILE_TRANSPORT` nothing else is loaded, and nothing searched for that is not needed.
     ///
     /// # Errors
     /// As [`preference`](Self::preference): a configuration that names a transport that is not there is of no use.
@@ -94,13 +97,20 @@ impl Plugins {
             let loaded = loaded.map(|imported| Arc::new(imported) as Arc<dyn TransportPlugin>);
             plugins = plugins.with_file(PathBuf::from(name), loaded.map_err(|error| error.to_string()));
         }
-        if let Some(folders) = config.plugin_path() {
+        // Whoever names what is there already needs no search, and is not held up by a file that he does not use.
+        let named = config.transport();
+        let is_there = |name: &String| name.contains('/') || plugins.plugins.iter().any(|plugin| plugin.name == name);
+        let all_there = !named.is_auto() && named.names().iter().all(is_there);
+        if let Some(folders) = config.plugin_path().filter(|_| !all_there) {
             let taken: Vec<_> = plugins.iter().map(Plugin::name).collect();
             let search = loader.search(&folders, &taken);
             for error in search.refused {
                 plugins.refused.push(Refused { path: error.path().to_owned(), reason: error.to_string() });
             }
-            for found in search.found {
+            let is_wanted = |found: &Found| named.is_auto() || named.names().contains(&found.name);
+            let (wanted, others): (Vec<_>, Vec<_>) = search.found.into_iter().partition(is_wanted);
+            plugins.not_loaded = others.into_iter().map(|found| found.name).collect();
+            for found in wanted {
                 match loader.load(&found.path) {
                     Ok(imported) => plugins.plugins.push(Plugin::new(Arc::new(imported), Origin::File(found.path))),
                     Err(error) => plugins.refused.push(Refused { path: found.path, reason: error.to_string() }),
@@ -192,7 +202,9 @@ impl Plugins {
         let names_of = preference.names().iter().map(|given| by_path(given).unwrap_or(given));
         // None if it is auto, which has no names, or if a path and a name mean one transport, which is refused below.
         let resolved = Preference::of(names_of).unwrap_or(preference);
-        let names: Vec<_> = self.plugins.iter().map(Plugin::name).collect();
+        let not_loaded = self.not_loaded.iter().map(String::as_str);
+        let loaded = self.plugins.iter().map(|plugin| -> &str { plugin.name() });
+        let names: Vec<&str> = loaded.chain(not_loaded).collect();
         match config.check_transport(&resolved, &names) {
             Ok(()) => {
                 let decorated = |name: &String| {

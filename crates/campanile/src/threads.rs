@@ -45,13 +45,22 @@ where
     let (body, transports) = (&body, &plugins.transports());
     std::thread::scope(|scope| {
         let rank = |bootstrap: ThreadBootstrap| {
-            scope.spawn(move || {
+            let run = move || {
                 let comm = Communicator::select(Arc::new(bootstrap), transports, options.clone())?;
                 body(Arc::new(comm))
-            })
+            };
+            std::thread::Builder::new().spawn_scoped(scope, run)
         };
         let ranks: Vec<_> = ThreadBootstrap::world(ranks).into_iter().map(rank).collect();
-        let ended: Vec<_> = ranks.into_iter().map(|rank| rank.join()).collect();
-        ended.into_iter().map(|rank| rank.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        let ended = ranks.into_iter().map(|rank| rank.map(std::thread::ScopedJoinHandle::join)).collect::<Vec<_>>();
+        let ended = ended.into_iter().map(|rank| match rank {
+            Ok(rank) => rank.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(error) => {
+                let reason =
+                    format!("no thread can be started: {error}; raise the limit on processes or use fewer ranks");
+                Err(CommError::Misuse { what: "threads", reason }.into())
+            }
+        });
+        ended.collect()
     })
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use campanile::bootstrap::{Exit, Failure, Launch, Outcome, Output, ThreadBootstrap, join};
 use campanile::core::selection::Preference;
-use campanile::core::{Bootstrap, Config, ConfigError, Source};
+use campanile::core::{Bootstrap, Config, ConfigError, HugePages, Node, OpenOptions, Rank, Shutdown, Source};
 use campanile::{Plugins, TransportPlugin};
 use campanile_testkit::conformance::{Case, RanksAre, Suite, cases, run};
 use serde::{Deserialize, Serialize};
@@ -94,6 +94,23 @@ fn plugin(config: &Config) -> Result<&'static dyn TransportPlugin, ConfigError> 
     Ok(&**Box::leak(Box::new(transport)))
 }
 
+/// Whether a rank that is alone can open the transport.
+fn opens(plugin: &dyn TransportPlugin, timeout: Duration) -> anyhow::Result<()> {
+    let name = plugin.info().name;
+    let usable = plugin.probe().into_iter().find(|probed| probed.usable.is_ok());
+    let device = usable.with_context(|| format!("transport {name} has no usable device; see campanile info"))?.device;
+    let options = OpenOptions {
+        rank: Rank(0),
+        ranks: 1,
+        node: Node::new(campanile::host::process::node_identity()?),
+        ranks_on_node: 1,
+        cores: 0,
+        huge_pages: HugePages::default(),
+        timeout,
+    };
+    Ok(plugin.open(&device, options)?.shutdown(Shutdown::Drain)?)
+}
+
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
     let wanted = |case: &&'static Case| {
@@ -111,6 +128,11 @@ pub fn main(args: &Args) -> Result<(), Error> {
     Ranks::check(args.ranks)?;
     let mut config = campanile::bootstrap::configuration().map_err(Error::input)?;
     if let Some(transport) = &args.transport {
+        if !transport.contains('/') && std::path::Path::new(transport).is_file() {
+            return Err(Error::input(anyhow!(
+                "--transport {transport}: the path of a file needs a slash: ./{transport}"
+            )));
+        }
         let preference = Preference::of([transport]);
         let preference =
             preference.ok_or_else(|| Error::input(anyhow!("--transport {transport:?} is not one name")))?;
@@ -125,6 +147,9 @@ pub fn main(args: &Args) -> Result<(), Error> {
     let most = || campanile::host::memory::available().map_or(MEMORY, |bytes| MEMORY.min(bytes / 4));
     let memory = args.memory.map_or_else(most, |mib| mib.saturating_mul(1 << 20));
     let suite = Suite { timeout, seed: args.seed, memory, ..Suite::new(plugin, RanksAre::Threads) };
+
+    // What cannot be opened fails here, once, and not in every case.
+    opens(plugin, timeout).map_err(Error::input)?;
 
     let start = Instant::now();
     let spinner = progress::spinner("checking");
@@ -154,6 +179,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
     };
     report.print(args.json)?;
     match report.failed() {
+        0 if report.passed() == 0 => Err(Error::Failure(anyhow!("no case could be run; the report says why"))),
         0 => Ok(()),
         failed => Err(Error::Failure(anyhow!("{failed} of {} cases failed", report.cases.len()))),
     }

@@ -59,6 +59,9 @@ impl Broadcast {
 
     /// In place: `data` is the message at the root, and becomes it at the other ranks. Collective.
     ///
+    /// Every rank names the same root. As in MPI and NCCL that is not checked in the call: ranks that name others get their
+    /// data, and the next call with one root tells that calls do not match.
+    ///
     /// # Errors
     /// As [`send`](Self::send) and [`receive`](Self::receive).
     pub fn run(&mut self, root: usize, data: &mut [u8]) -> Result<(), CommError> {

@@ -19,7 +19,7 @@ use crate::window::Dropped;
 use crate::{
     Agent, Bootstrap, CommError, Completion, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node,
     OpenOptions, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin,
-    Wait, Window,
+    Wait, WaitError, Window,
 };
 
 /// By which path windows reach peers.
@@ -178,7 +178,11 @@ impl Shared {
     #[inline]
     pub(crate) fn wait(&self, wait: &Wait<'_>) -> Result<u64, CommError> {
         self.check()?;
-        self.transport.signal_wait(wait).map_err(|error| self.fail(error.into()))
+        self.transport.signal_wait(wait).map_err(|error| match error {
+            // A word that cannot be waited for is the caller's mistake, and changes nothing.
+            WaitError::Invalid { .. } => error.into(),
+            error => self.fail(error.into()),
+        })
     }
 
     /// Makes an error sticky and tells the other ranks; returns it.
@@ -495,9 +499,9 @@ impl Communicator {
             if names.contains(&name) {
                 return misuse(format!("ranks {numbers} were masked before; use the communicator which that returned"));
             }
+            self.shared.error.forgive(&masked)?;
             names.push(name.clone());
         }
-        self.shared.error.forgive(&masked)?;
         masked.iter().for_each(|&rank| self.shared.transport.mask(rank));
         let team = Team::new(self.team.members().iter().copied().filter(|member| !masked.contains(member)));
         let survivors = self.part(team.expect("this rank is in it"), name);

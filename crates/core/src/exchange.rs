@@ -48,6 +48,10 @@ impl Exchange<'_> {
             loop {
                 for (value, &member) in values.iter_mut().zip(self.team.members()).filter(|(value, _)| value.is_none())
                 {
+                    // Of very many that are missing not each one gets its look after the deadline.
+                    if start.elapsed() > timeout + LOOK_EVERY {
+                        break;
+                    }
                     // The first that is missing is waited for; what the others have put is only looked at.
                     *value = self.bootstrap.get(&format!("{key}/{}", member.0), std::mem::take(&mut slice))?;
                     if value.as_deref().is_some_and(&fails) {
@@ -103,7 +107,8 @@ impl Exchange<'_> {
             Err(error) => format!("-{error}").into_bytes(),
         };
         let (values, end) = self.gather_until(key, &message, |message| !message.starts_with(b"+"));
-        let members = || self.team.members().iter().copied().zip(values.iter().flatten());
+        let given = |(&rank, value): (&Rank, &'_ Option<Vec<u8>>)| value.is_some().then_some(rank);
+        let members = || self.team.members().iter().zip(&values).filter_map(given).zip(values.iter().flatten());
         if let Some((peer, reason)) = members().find_map(|(peer, value)| Some((peer, value.strip_prefix(b"-")?))) {
             let reason = String::from_utf8_lossy(reason).into_owned();
             return Err(CommError::Peer { what: key.to_owned(), peer, reason });

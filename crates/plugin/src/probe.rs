@@ -99,6 +99,8 @@ impl Child {
     /// How it ended; `None` if somebody else has waited for it.
     fn reap(mut self) -> Option<ExitStatus> {
         self.reaped = true;
+        // Before its number is free again; there is nobody left if it started nobody.
+        let _ = rustix::process::kill_process_group(self.pid, Signal::KILL);
         loop {
             match waitpid(Some(self.pid), WaitOptions::empty()) {
                 Ok(Some((_, status))) => return Some(ExitStatus::from_raw(status.as_raw())),
@@ -124,6 +126,12 @@ fn answer(parent: u32, look: impl FnOnce() -> Result<Found, LoadError>, mut to: 
     // Both only spare others work: a core of a child that crashes, a child of a parent that died.
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let _ = die_with_parent(parent);
+    // What it starts ends with it, and what it prints is nobody's output.
+    let _ = rustix::process::setpgid(None, None);
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdin(&null);
+        let _ = rustix::stdio::dup2_stdout(&null);
+    }
     let answered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(look));
     let sent = answered.is_ok_and(|found| to.write_all(&encode(&found)).is_ok());
     // SAFETY: ends the process at once.

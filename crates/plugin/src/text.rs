@@ -17,7 +17,8 @@ pub(crate) fn lend_bytes(bytes: &[u8]) -> abi::Bytes {
 /// # Safety
 /// The bytes that `data` says are there, for `'a`.
 unsafe fn slice<'a>(data: *const u8, bytes: usize) -> &'a [u8] {
-    if bytes == 0 || data.is_null() {
+    // No object is larger than `isize::MAX`: such a length is nonsense.
+    if bytes == 0 || data.is_null() || isize::try_from(bytes).is_err() {
         return &[];
     }
     // SAFETY: the caller's promise.

@@ -776,8 +776,8 @@ typedef struct CampanileTransport {
                         const struct CampanileSink *blob,
                         struct CampanileError *error);
   // A connected peer's exported region. What is not a blob of this very end of the peer, one that its rank gave before it
-  // opened this transport for instance, is `STATUS_BAD_PEER_DATA`. The peer may have released the region meanwhile: that is
-  // an error of whatever operation names it.
+  // opened this transport for instance, is `STATUS_BAD_PEER_DATA`. The peer may have released the region meanwhile: the
+  // import succeeds all the same, and every operation that names the region is an error.
   //
   // Required.
   int32_t (*import_key)(void *ctx,
@@ -841,8 +841,9 @@ typedef struct CampanileTransport {
   //
   // Without it the host asks `gone` of each connected peer.
   uint32_t (*poll_event)(void *ctx, uint32_t *peer);
-  // Goes on without a peer that is known dead: no wait ends for its sake, and a fault whose culprit it is does not
-  // count, so that a later one of another rank is told.
+  // Goes on without a peer that is known dead: no wait for another rank ends for its sake, and a fault whose culprit it is
+  // does not count, so that a later one of another rank is told. A wait for a signal of the masked peer itself ends at
+  // once, with `STATUS_INVALID`.
   //
   // Without it the host leaves out the peer's faults and its death, and keeps later faults that this rank reports to
   // itself; other ranks learn of those only by their own waits.

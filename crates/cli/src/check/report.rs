@@ -143,6 +143,11 @@ impl Report {
         Counts::of(&self.cases).failed
     }
 
+    /// Cases that passed.
+    pub fn passed(&self) -> usize {
+        Counts::of(&self.cases).passed
+    }
+
     /// Writes it to standard output.
     pub fn print(&self, json: bool) -> Result<(), Error> {
         if !json {
@@ -182,6 +187,10 @@ impl Report {
                 let who = rank.map_or_else(|| "job".to_owned(), |rank| format!("rank {rank}"));
                 text += &format!("  {who}: expected {expected}\n  {:>1$}  saw {seen}\n", "", who.len());
             }
+        }
+        let counts = Counts::of(&self.cases);
+        if self.ranks_as == "processes" && counts.passed * 4 < counts.failed {
+            text += "\nmost cases failed: a transport between threads of one process is checked with --as threads\n";
         }
         let mut title = "\nnot applicable\n";
         for case in &self.cases {

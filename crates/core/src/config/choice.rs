@@ -88,11 +88,11 @@ macro_rules! choices {
 choices! {
     /// What the program tells of itself on standard error.
     LogLevel: "CAMPANILE_LOG" {
-        /// Problems that it goes on with.
+        /// Problems that it goes on with, and what was asked for, as the counts of the decorator `stats`.
         Warn = "warn",
         /// Nothing but errors.
         Error = "error",
-        /// What an operator may want to know, as the counts of the decorator `stats`.
+        /// What an operator may want to know.
         Info = "info",
         /// For whoever looks for a fault.
         Debug = "debug",

@@ -97,7 +97,8 @@ impl Queue for ImportedQueue {
         let mut mark = 0;
         // SAFETY: the queue's function and context; list, place and record are this call's.
         let status = unsafe { (self.post)(self.ctx, op_list::as_abi(ops), ops.len(), &raw mut mark, record()) };
-        if status < 0 {
+        // Any other status is one that the plugin made up: what it meant is not success.
+        if status != abi::STATUS_OK {
             return self.refused(status);
         }
         if self.table.flush.is_none() {
@@ -110,8 +111,8 @@ impl Queue for ImportedQueue {
         let Some(ring) = self.table.ring else { return Ok(()) };
         // SAFETY: the queue's function and context; the record is this call's.
         match unsafe { ring(self.ctx, record()) } {
-            status if status < 0 => self.failed(status.into()),
-            _ => Ok(()),
+            abi::STATUS_OK => Ok(()),
+            status => self.failed(status.into()),
         }
     }
 
@@ -120,7 +121,7 @@ impl Queue for ImportedQueue {
         if let Some(flush) = self.table.flush {
             // SAFETY: the queue's function and context; place and record are this call's.
             let status = unsafe { flush(self.ctx, &raw mut mark, record()) };
-            if status < 0 {
+            if status != abi::STATUS_OK {
                 // A snapshot that failed stands for all that could ever be posted: whoever tests it hears of the failure.
                 let failure = failure(status);
                 tracing::error!(queue = self.number, error = failure.describe(), "flush failed");
@@ -136,8 +137,9 @@ impl Queue for ImportedQueue {
         self.check(ticket)?;
         // SAFETY: the queue's function and context; the record is this call's.
         match unsafe { (self.test)(self.ctx, ticket.mark(), level_code(completion), record()) } {
-            status if status < 0 => self.failed(status.into()),
-            status => Ok(status != 0),
+            0 => Ok(false),
+            1 => Ok(true),
+            status => self.failed(status.into()),
         }
     }
 
@@ -154,9 +156,9 @@ impl Queue for ImportedQueue {
         let Some(cancel) = self.table.cancel else { return Ok(Cancelled::TooLate) };
         // SAFETY: the queue's function and context; the record is this call's.
         match unsafe { cancel(self.ctx, ticket.mark(), record()) } {
-            status if status < 0 => self.failed(status.into()),
             abi::CANCELLED_STOPPED => Ok(Cancelled::Stopped),
-            _ => Ok(Cancelled::TooLate),
+            abi::CANCELLED_TOO_LATE => Ok(Cancelled::TooLate),
+            status => self.failed(status.into()),
         }
     }
 

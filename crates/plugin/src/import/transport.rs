@@ -520,7 +520,7 @@ impl Transport for ImportedTransport {
         // SAFETY: the transport's function and context, and a handle of it; the texts live for ever, everything else is this
         // call's.
         let status = unsafe { signal_wait(self.0.table.ctx, &raw const record_of_wait, &raw mut seen, record()) };
-        if status < 0 { Err(failure(status).into_wait(self.0.rank, wait)) } else { Ok(seen) }
+        if status == abi::STATUS_OK { Ok(seen) } else { Err(failure(status).into_wait(self.0.rank, wait)) }
     }
 
     fn fault(&self) -> Option<Fault> {

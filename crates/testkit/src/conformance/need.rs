@@ -47,7 +47,7 @@ impl fmt::Display for Need {
             Self::StrongSignals => f.write_str("strong signals without a drain"),
             Self::WholeWords => f.write_str("signal words of 64 bits"),
             Self::FollowsWaits => f.write_str("time-outs that follow chains of waits"),
-            Self::Memory(bytes) => write!(f, "{} MiB of memory a rank", bytes >> 20),
+            Self::Memory(bytes) => write!(f, "{} MiB of memory a rank", bytes.div_ceil(1 << 20)),
         }
     }
 }
