@@ -32,7 +32,7 @@ struct DispatchArguments {
 constexpr u32 CHUNK = 256;            // tokens that a block routes at a time
 constexpr u32 GROUP = 64;             // ranks that are looked at at a time
 constexpr u32 SHARED_EXPERTS = 1024;  // as many experts are looked up in shared memory
-constexpr u32 UNROLL = WAVE == 32 ? 16 : 5;  // vectors of a row that a lane has in flight
+constexpr u32 UNROLL = WAVE == 32 ? 14 : 5;  // vectors of a row that a lane has in flight
 constexpr u32 MAX_WAVES = 512 / WAVE;
 
 struct DispatchShared {

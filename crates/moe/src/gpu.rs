@@ -211,7 +211,8 @@ impl GpuMoe {
             index_vectors: u32::from(vectors),
         };
         // SAFETY: own memory, and the caller's promise for the tokens.
-        Ok(unsafe { self.kernels.dispatch.launch(stream, &argument)? })
+        unsafe { self.kernels.dispatch.launch(stream, &argument)? };
+        Ok(())
     }
 
     /// Gives the results in [`outputs`](Self::outputs) back and sums those for this rank's own tokens, ascending by rank,
@@ -242,7 +243,8 @@ impl GpuMoe {
             tokens: out.count,
         };
         // SAFETY: own memory, and the caller's promise for the output.
-        Ok(unsafe { self.kernels.combine.launch(stream, &argument)? })
+        unsafe { self.kernels.combine.launch(stream, &argument)? };
+        Ok(())
     }
 
     /// Ends a round without results: one launch. All ranks release it, or all combine.
@@ -255,7 +257,8 @@ impl GpuMoe {
     pub unsafe fn release(&self, set: Set, stream: &Stream) -> Result<(), GpuMoeError> {
         let argument = arguments::Release { common: self.common(set)? };
         // SAFETY: own memory.
-        Ok(unsafe { self.kernels.release.launch(stream, &argument)? })
+        unsafe { self.kernels.release.launch(stream, &argument)? };
+        Ok(())
     }
 
     /// Rows that came, `[source][capacity]`.

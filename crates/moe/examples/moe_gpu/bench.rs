@@ -239,7 +239,7 @@ fn time(operations: &[GpuMoe], parts: &[DeviceProblem], small: bool) -> Result<T
 fn time_rank(moe: &GpuMoe, part: &DeviceProblem, meeting: &Meeting, iterations: usize) -> Result<Times> {
     let stream = &part.stream;
     let events = (0..3).map(|_| moe.device().event()).collect::<std::result::Result<Vec<_>, _>>()?;
-    // SAFETY (of all launches): the part outlives its stream's work, which is waited for in every iteration.
+    // SAFETY: the part outlives its stream's work, which is waited for in every iteration.
     let dispatch = || unsafe { moe.dispatch(SET, stream, &part.tokens) };
     // SAFETY: as above.
     let combine = || unsafe { moe.combine(SET, stream, &part.out) };

@@ -131,7 +131,8 @@ impl GpuMoe {
             scale_block: if config.scales == 0 { 0 } else { config.hidden.div_ceil(config.scales) as u32 },
         };
         // SAFETY: own memory, and the caller's promise for the factors.
-        Ok(unsafe { self.kernels.scale.launch(stream, &argument)? })
+        unsafe { self.kernels.scale.launch(stream, &argument)? };
+        Ok(())
     }
 
     /// Launches a whole round of `part` on its stream: dispatch, experts, combine.
