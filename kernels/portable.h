@@ -10,7 +10,11 @@
 //                         defines a kernel of one argument, a plain struct passed by value. `name` is not mangled. The
 //                         host checks the size of its own struct against sizeof(Arguments): on HIP and the CPU it reads
 //                         `name_argument_bytes`, on CUDA it asks the driver.
+//   CAMPANILE_LARGE_ARGUMENT(Arguments, b, a);
+//                         first thing in a kernel whose argument has many fields: `b` is `a`, where it is best read.
+//                         Pointers out of it need load, store and the like (below).
 //   CAMPANILE_DEVICE      in front of every function that a kernel calls.
+//   CAMPANILE_MEMBER      the same for a member function.
 //   CAMPANILE_SHARED T x; memory of the block; CAMPANILE_DYNAMIC_SHARED(T, x) is the part sized at launch.
 //   CAMPANILE_UNROLL      in front of a loop that must be unrolled.
 //
@@ -29,6 +33,11 @@
 //   fence_release<S>, fence_acquire<S>
 //                         a fence before a relaxed store, after a relaxed load: std::atomic_thread_fence with a scope.
 //
+//   fence_window()        a release and an acquire in one, of window rows (below) and of words
+//   load, store           plain accesses of global memory, of 1 to 8 bytes, through pointers that themselves were loaded:
+//                         on AMD the compiler would take those for pointers to anything.
+//   add_shared(p, v)      u32 in shared memory, relaxed
+//
 // A release covers what other threads of the block stored only if each wave has called drain() and the block has met in
 // block_barrier() since: on AMD the barrier does not wait for stores in flight.
 //
@@ -42,6 +51,7 @@
 //                                   On AMD rows go through to the memory (sc0 sc1), so that no fence writes back or
 //                                   invalidates an L2; on NVIDIA they are weak accesses and the fences do the work.
 //   A fence_acquire_window() serves the block of the thread that calls it. Window loads never take the read-only path.
+//   store_window(p, v)              4 bytes of a window: what goes with a row.
 //   load16_window(p, v) with arrays of 2, 4 or 8 has that many loads in flight at once: for pulling from several peers.
 //
 // Time: global_nanoseconds() is one clock for all threads of a device, of coarse steps (up to 1 µs); clock_cycles() is

@@ -13,9 +13,11 @@
 #endif
 
 #define CAMPANILE_DEVICE [[maybe_unused]] static inline
+#define CAMPANILE_MEMBER
 #define CAMPANILE_SHARED static thread_local /* a block is one OS thread */
 #define CAMPANILE_UNROLL
 #define CAMPANILE_DYNAMIC_SHARED(T, name) T* name = static_cast<T*>(emulator_dynamic_shared())
+#define CAMPANILE_LARGE_ARGUMENT(T, name, a) const T& name = a
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a)                       \
   static void name##_body(Arguments a);                                         \
   extern "C" {                                                                  \
@@ -120,6 +122,21 @@ CAMPANILE_DEVICE void fence_acquire() {
 }
 CAMPANILE_DEVICE void fence_release_window() { emulator_fence_release(); }
 CAMPANILE_DEVICE void fence_acquire_window() { emulator_fence_acquire(); }
+CAMPANILE_DEVICE void fence_window() {
+  emulator_fence_acquire();
+  emulator_fence_release();
+}
+
+template <class T>
+CAMPANILE_DEVICE T load(const T* p) {
+  return *p;
+}
+template <class T>
+CAMPANILE_DEVICE void store(T* p, T v) {
+  *p = v;
+}
+CAMPANILE_DEVICE void store_window(u32* p, u32 v) { *p = v; }
+CAMPANILE_DEVICE void add_shared(u32* p, u32 v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
 
 CAMPANILE_DEVICE Vec16 load16(const Vec16* p) { return *p; }
 CAMPANILE_DEVICE Vec16 load16_stream(const Vec16* p) { return *p; }

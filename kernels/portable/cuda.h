@@ -3,9 +3,11 @@
 #define CAMPANILE_PORTABLE_CUDA_H
 
 #define CAMPANILE_DEVICE static __device__ __forceinline__
+#define CAMPANILE_MEMBER __device__ __forceinline__
 #define CAMPANILE_SHARED __shared__
 #define CAMPANILE_UNROLL _Pragma("unroll")
 #define CAMPANILE_DYNAMIC_SHARED(T, name) extern __shared__ T name[]
+#define CAMPANILE_LARGE_ARGUMENT(T, name, a) const T& name = a
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a) \
   extern "C" __global__ void __launch_bounds__(max_threads) name(const __grid_constant__ Arguments a)
 
@@ -128,8 +130,30 @@ CAMPANILE_DEVICE void fence_acquire() {
 }
 CAMPANILE_DEVICE void fence_release_window() { fence_release<Scope::System>(); }
 CAMPANILE_DEVICE void fence_acquire_window() { fence_acquire<Scope::System>(); }
+CAMPANILE_DEVICE void fence_window() { fence_release<Scope::System>(); }
 // A barrier orders the block's stores, and fences are cumulative: nothing to wait for.
 CAMPANILE_DEVICE void drain() {}
+
+template <class T>
+CAMPANILE_DEVICE T load(const T* p) {
+  return *p;
+}
+template <class T>
+CAMPANILE_DEVICE void store(T* p, T v) {
+  *p = v;
+}
+CAMPANILE_DEVICE void store_window(u32* p, u32 v) { asm volatile("st.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory"); }
+CAMPANILE_DEVICE void add_shared(u32* p, u32 v) { atomicAdd(p, v); }
+
+// One instruction; a NaN comes out as 0x7fff, which is put right.
+#define CAMPANILE_NARROW_BF16
+CAMPANILE_DEVICE u32 narrow_bf16(float low, float high) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  if (low != low) pair = (pair & 0xffff0000u) | 0x7fc0u;
+  if (high != high) pair = (pair & 0xffffu) | 0x7fc00000u;
+  return pair;
+}
 
 #define CAMPANILE_LOAD16(name, op)                                      \
   CAMPANILE_DEVICE Vec16 name(const Vec16* p) {                         \

@@ -11,9 +11,15 @@
 #endif
 
 #define CAMPANILE_DEVICE static __attribute__((device, always_inline)) inline
+#define CAMPANILE_MEMBER __attribute__((device, always_inline)) inline
 #define CAMPANILE_SHARED static __attribute__((device, shared))
 #define CAMPANILE_UNROLL _Pragma("unroll")
 #define CAMPANILE_DYNAMIC_SHARED(T, name) extern __attribute__((device, shared)) T name[]
+// All fields that are used anywhere would be loaded into scalar registers at once, which there are not enough of.
+#define CAMPANILE_LARGE_ARGUMENT(T, name, a)    \
+  CAMPANILE_SHARED T name;                      \
+  if (campanile::thread_index() == 0) name = a; \
+  campanile::block_barrier()
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a)                                       \
   extern "C" {                                                                                  \
   __attribute__((device, used)) unsigned name##_argument_bytes = sizeof(Arguments);             \
@@ -83,6 +89,10 @@ CAMPANILE_DEVICE void fence_acquire_window() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
   asm volatile("s_waitcnt vmcnt(0)" ::: "memory");
 }
+CAMPANILE_DEVICE void fence_window() {
+  __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "workgroup");
+  asm volatile("s_waitcnt vmcnt(0)" ::: "memory");
+}
 
 // Words live in global memory: said so, the compiler uses global_ and not flat_ instructions.
 template <class T>
@@ -127,6 +137,21 @@ template <Scope S, class T>
 CAMPANILE_DEVICE T compare_swap_relaxed(T* p, T expected, T v) {
   __hip_atomic_compare_exchange_strong((Global<T>*)p, &expected, v, __ATOMIC_RELAXED, __ATOMIC_RELAXED, scope_of<S>);
   return expected;
+}
+
+template <class T>
+CAMPANILE_DEVICE T load(const T* p) {
+  return *(const Global<T>*)p;
+}
+template <class T>
+CAMPANILE_DEVICE void store(T* p, T v) {
+  *(Global<T>*)p = v;
+}
+CAMPANILE_DEVICE void store_window(u32* p, u32 v) {
+  asm volatile("global_store_dword %0, %1, off sc0 sc1 nt" ::"v"((Global<u32>*)p), "v"(v) : "memory");
+}
+CAMPANILE_DEVICE void add_shared(u32* p, u32 v) {
+  __hip_atomic_fetch_add((__attribute__((address_space(3))) u32*)p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
 typedef u32 Native16 __attribute__((ext_vector_type(4)));

@@ -15,6 +15,7 @@ mod dispatch;
 mod dtype;
 mod error;
 pub mod exchange;
+pub mod gpu;
 mod handle;
 mod layout;
 pub mod model;

@@ -247,6 +247,11 @@ impl Plan {
         }
     }
 
+    /// Rank of each expert, and its number among those of that rank.
+    pub(crate) fn places(&self) -> &[(u32, i32)] {
+        &self.places
+    }
+
     pub(crate) fn set(&self, set: Set) -> &SetPlanes {
         &self.sets[set.index()]
     }

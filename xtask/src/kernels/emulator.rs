@@ -1,5 +1,5 @@
-//! The emulator without Rust: the smoke kernels under ThreadSanitizer, with the bugs that it has to find, and with the
-//! portable switch of contexts.
+//! The emulator without Rust: kernels under ThreadSanitizer, with the bugs that it has to find, and with the portable
+//! switch of contexts.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,9 @@ use super::tools::run;
 
 /// The exit status of ThreadSanitizer when it has found something.
 const FOUND: i32 = 66;
-/// Bugs of `kernels/smoke.cpp`: a release that is left out, and a barrier.
+/// What is run: programs of `kernels/emulator/`.
+const PROGRAMS: [&str; 2] = ["smoke_test", "moe_test"];
+/// Bugs that each of them can be built with: a release that is left out, and a barrier.
 const BUGS: [&str; 2] = ["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"];
 
 pub fn check() -> anyhow::Result<()> {
@@ -21,32 +23,44 @@ pub fn check() -> anyhow::Result<()> {
     }
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
-    for wave in [32, 64] {
-        let program = build(folder, wave, &[], &["-DCAMPANILE_UCONTEXT"])?;
-        run(&mut Command::new(program)).context("the smoke kernels with the portable switch")?;
-    }
     let sanitized: &[&str] = &["-fsanitize=thread"];
-    if let Err(error) = build(folder, 64, sanitized, &["-DCAMPANILE_TSAN"]) {
-        println!("NOT RUN: the emulator under ThreadSanitizer, which this compiler does not have: {error:#}");
-        return Ok(());
-    }
-    for wave in [32, 64] {
-        let program = build(folder, wave, sanitized, &["-DCAMPANILE_TSAN"])?;
-        run(&mut watched(&program)).context("ThreadSanitizer on the smoke kernels")?;
-    }
-    for bug in BUGS {
-        let define = format!("-D{bug}");
-        let program = build(folder, 64, &["-fsanitize=thread", &define], &["-DCAMPANILE_TSAN"])?;
-        let output = watched(&program).output()?;
-        if output.status.code() != Some(FOUND) {
-            let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-            bail!("ThreadSanitizer did not find {bug}, but ended with {}:\n{said}", output.status);
+    let tsan = match build(folder, PROGRAMS[0], 64, sanitized, &["-DCAMPANILE_TSAN"]) {
+        Ok(_) => true,
+        Err(error) => {
+            println!("NOT RUN: the emulator under ThreadSanitizer, which this compiler does not have: {error:#}");
+            false
+        }
+    };
+    for name in PROGRAMS {
+        for wave in [32, 64] {
+            let program = build(folder, name, wave, &[], &["-DCAMPANILE_UCONTEXT"])?;
+            run(&mut Command::new(program)).with_context(|| format!("{name} with the portable switch"))?;
+            if tsan {
+                let program = build(folder, name, wave, sanitized, &["-DCAMPANILE_TSAN"])?;
+                run(&mut watched(&program)).with_context(|| format!("ThreadSanitizer on {name}"))?;
+            }
+        }
+        for bug in BUGS.iter().filter(|_| tsan) {
+            let define = format!("-D{bug}");
+            let program = build(folder, name, 64, &["-fsanitize=thread", &define], &["-DCAMPANILE_TSAN"])?;
+            let output = watched(&program).output()?;
+            if output.status.code() != Some(FOUND) {
+                let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+                bail!(
+                    "ThreadSanitizer did not find {bug} in {name}, but ended with {}:\n{}",
+                    output.status,
+                    said.concat()
+                );
+            }
         }
     }
-    println!(
-        "emulator: portable switch at waves 32 and 64; ThreadSanitizer clean at both, and it finds {} seeded bugs",
-        BUGS.len()
-    );
+    if tsan {
+        println!(
+            "emulator, {}: portable switch at waves 32 and 64; ThreadSanitizer clean at both, and it finds {} seeded bugs",
+            PROGRAMS.join(", "),
+            PROGRAMS.len() * BUGS.len()
+        );
+    }
     Ok(())
 }
 
@@ -56,8 +70,14 @@ fn watched(program: &Path) -> Command {
     command
 }
 
-/// The smoke test with `kernel` options for what is watched and `runtime` options for the emulator.
-fn build(folder: &Path, wave: u32, kernel: &[&str], runtime: &[&str]) -> anyhow::Result<std::path::PathBuf> {
+/// A program with `kernel` options for what is watched and `runtime` options for the emulator.
+fn build(
+    folder: &Path,
+    name: &str,
+    wave: u32,
+    kernel: &[&str],
+    runtime: &[&str],
+) -> anyhow::Result<std::path::PathBuf> {
     let compile = |source: &str, object: &str, options: &[&str]| {
         let mut compiler = Command::new("c++");
         compiler.args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-c"]).args(options);
@@ -65,9 +85,9 @@ fn build(folder: &Path, wave: u32, kernel: &[&str], runtime: &[&str]) -> anyhow:
         compiler.arg(kernels().join("emulator").join(source)).arg("-o").arg(folder.join(object));
         run(&mut compiler)
     };
-    compile("smoke_test.cpp", "kernel.o", kernel)?;
+    compile(&format!("{name}.cpp"), "kernel.o", kernel)?;
     compile("runtime.cpp", "runtime.o", runtime)?;
-    let program = folder.join("smoke");
+    let program = folder.join(name);
     let sanitizer = kernel.iter().filter(|option| option.starts_with("-fsanitize"));
     let mut linker = Command::new("c++");
     linker.arg("-pthread").args(sanitizer).current_dir(folder).args(["kernel.o", "runtime.o", "-o"]).arg(&program);

@@ -1,0 +1,356 @@
+//! Times of dispatch and combine, with the link's limit from the same run.
+//!
+//! `dispatch` and `combine` are one launch each between two events of a stream, behind a round that was launched just
+//! before, so that the launch itself is hidden where the kernel is long. `pair` is a round of a graph of ten, `released`
+//! the same with a release in combine's place. Medians over iterations, the slowest rank.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use campanile_gpu::{Cache, CallError, Coherence, Compile, Device, Graph, Grid, Pins, Plan, Residency, Source, Stream};
+use campanile_moe::gpu::exchange::DeviceProblem;
+use campanile_moe::gpu::{GpuMoe, GpuMoeError, GpuMoeOptions, Index};
+use campanile_moe::model::{compare, solve};
+use campanile_moe::protocol::Set;
+use campanile_moe::routing::{Router, Routing};
+use campanile_moe::{DType, MoeConfig, Problem, RankInput, Solution};
+use serde_json::json;
+
+use crate::case::{PATIENCE, Result};
+
+const TOPK: usize = 8;
+const EXPERTS: usize = 256;
+/// Rounds of a graph.
+const ROUNDS: usize = 10;
+const SET: Set = Set(0);
+
+/// A benchmark: its sizes and type.
+#[derive(Clone, Copy)]
+struct Shape {
+    tokens: usize,
+    hidden: usize,
+    dtype: DType,
+}
+
+impl Shape {
+    fn problem(&self, ranks: usize) -> Problem {
+        let expert_rank = Problem::block_map(EXPERTS, ranks);
+        let scales = if self.dtype.is_scaled() { self.hidden.div_ceil(128) } else { 0 };
+        let rank = |rank: usize| {
+            let routed = Router::new(Routing::Uniform, TOPK, 1).route(rank, ranks, self.tokens, &expert_rank);
+            // Small positive numbers in each of the types.
+            let x = (0..self.tokens * self.dtype.row_bytes(self.hidden)).map(|at| match self.dtype {
+                DType::BF16 => [(at * 7 + rank) as u8 & 0x7f, 0x3f][at % 2],
+                _ => 0x30 + (at * 7 + rank) as u8 % 16,
+            });
+            RankInput {
+                tokens: self.tokens,
+                x: x.collect(),
+                scales: vec![0.5; self.tokens * scales],
+                topk_idx: routed.topk_idx,
+                topk_weights: routed.topk_weights,
+            }
+        };
+        Problem {
+            dtype: self.dtype,
+            combine_dtype: DType::BF16,
+            hidden: self.hidden,
+            topk: TOPK,
+            scales,
+            expert_scale: None,
+            weighted: true,
+            ranks: (0..ranks).map(rank).collect(),
+            expert_rank,
+        }
+    }
+
+    fn config(&self, problem: &Problem) -> MoeConfig {
+        MoeConfig {
+            dtype: self.dtype,
+            scales: problem.scales,
+            sets: 1,
+            ..MoeConfig::new(self.tokens, self.hidden, TOPK, problem.expert_rank.clone())
+        }
+    }
+}
+
+/// Times of one geometry, microseconds.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    dispatch: f64,
+    combine: f64,
+    pair: f64,
+    released: f64,
+}
+
+pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
+    let ranks = devices.len();
+    let mut rows = Vec::new();
+    let (stores, loads) = link(devices, cache, small)?;
+    println!("link, all ranks at once: peer stores {stores:.0} GB/s, peer loads {loads:.0} GB/s a GPU");
+    let hidden = if small { 64 } else { 7168 };
+    println!(
+        "{:>6} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>14}",
+        "tokens", "type", "dispatch", "combine", "dispatch", "combine", "pair", "released", "GB/s of limit"
+    );
+    for tokens in if small { vec![16, 1] } else { vec![4096, 128, 1] } {
+        for dtype in [DType::F8E4M3, DType::BF16] {
+            let shape = Shape { tokens, hidden, dtype };
+            let problem = shape.problem(ranks);
+            for (number, pins) in geometries(tokens, small).into_iter().enumerate() {
+                let options = GpuMoeOptions { dispatch: pins[0], combine: pins[1], ..GpuMoeOptions::default() };
+                let operations = GpuMoe::in_process(devices, &shape.config(&problem), &options, cache)?;
+                let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0);
+                let parts = operations.iter().map(part).collect::<std::result::Result<Vec<_>, _>>()?;
+                if number == 0 {
+                    verify(&operations, &parts, &problem)?;
+                }
+                let times = time(&operations, &parts, small)?;
+                let bytes = |row: usize| -> f64 {
+                    let wire = (0..ranks).map(|rank| crossing(&problem, rank) * row);
+                    wire.max().unwrap_or(0) as f64
+                };
+                let out =
+                    bytes(dtype.row_bytes(hidden) + problem.scales * 4 + 4 * (1 + 2 * TOPK)) / times.dispatch / 1e3;
+                let back = bytes(2 * hidden) / times.combine / 1e3;
+                let [dispatch, combine] = operations[0].grids();
+                let grid = |grid: Grid| format!("{}x{}", grid.blocks, grid.threads);
+                println!(
+                    "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%",
+                    dtype.name(),
+                    grid(dispatch),
+                    grid(combine),
+                    times.dispatch,
+                    times.combine,
+                    times.pair,
+                    times.released,
+                    out,
+                    100.0 * out / stores,
+                    back,
+                    100.0 * back / loads,
+                );
+                rows.push(json!({
+                    "ranks": ranks, "tokens": tokens, "hidden": hidden, "topk": TOPK, "experts": EXPERTS,
+                    "dtype": dtype.name(), "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
+                    "dispatch_us": times.dispatch, "combine_us": times.combine, "pair_graph_us": times.pair,
+                    "released_graph_us": times.released, "dispatch_wire_gbs": out, "combine_wire_gbs": back,
+                }));
+            }
+        }
+    }
+    println!("{}", json!({ "peer_stores_gbs": stores, "peer_loads_gbs": loads, "rows": rows }));
+    Ok(())
+}
+
+/// Geometries that are tried, those of the table first.
+fn geometries(tokens: usize, small: bool) -> Vec<[Pins; 2]> {
+    let pins = |blocks, threads| Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
+    let mut all = vec![[Pins::default(); 2]];
+    if small {
+        return all;
+    }
+    all.extend(match tokens {
+        4096 => vec![
+            [pins(24, 512), pins(24, 512)],
+            [pins(24, 512), pins(24, 384)],
+            [pins(48, 512), pins(48, 512)],
+            [pins(132, 256), pins(132, 384)],
+            [pins(264, 256), pins(264, 256)],
+        ],
+        128 => vec![
+            [pins(24, 512), pins(24, 512)],
+            [pins(64, 512), pins(64, 512)],
+            [pins(128, 512), pins(132, 256)],
+            [pins(128, 128), pins(128, 512)],
+        ],
+        _ => vec![[pins(1, 256), pins(1, 512)], [pins(1, 128), pins(4, 256)], [pins(2, 512), pins(16, 64)]],
+    });
+    all
+}
+
+/// Rows that a rank sends to others.
+fn crossing(problem: &Problem, rank: usize) -> usize {
+    let owners = |slots: &[i32]| {
+        let mut owners: Vec<u32> =
+            slots.iter().filter(|e| **e >= 0).map(|e| problem.expert_rank[*e as usize]).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners.iter().filter(|owner| **owner as usize != rank).count()
+    };
+    problem.ranks[rank].topk_idx.chunks_exact(problem.topk).map(owners).sum()
+}
+
+fn verify(operations: &[GpuMoe], parts: &[DeviceProblem], problem: &Problem) -> Result<()> {
+    for (moe, part) in operations.iter().zip(parts) {
+        part.poison(0x5a)?;
+        // SAFETY: the part of this rank, alive until its stream is done.
+        unsafe { moe.launch_round(SET, part)? };
+    }
+    let mut got = Solution::default();
+    for (moe, part) in operations.iter().zip(parts) {
+        moe.finish(&part.stream, PATIENCE)?;
+        let mut output = part.output(problem)?;
+        output.received = moe.received(SET, &part.stream)?;
+        got.ranks.push(output);
+    }
+    compare(problem, &solve(problem), &got)?;
+    Ok(())
+}
+
+/// A barrier of threads that spins, so that ranks start together.
+struct Meeting {
+    ranks: usize,
+    arrived: AtomicUsize,
+}
+
+impl Meeting {
+    fn meet(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let target = (self.arrived.fetch_add(1, Ordering::AcqRel) / self.ranks + 1) * self.ranks;
+        while self.arrived.load(Ordering::Acquire) < target {
+            if Instant::now() > deadline {
+                return Err("another rank did not come".into());
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+fn time(operations: &[GpuMoe], parts: &[DeviceProblem], small: bool) -> Result<Times> {
+    let meeting = Meeting { ranks: operations.len(), arrived: AtomicUsize::new(0) };
+    let all = std::thread::scope(|scope| {
+        let threads: Vec<_> = operations
+            .iter()
+            .zip(parts)
+            .map(|(moe, part)| scope.spawn(|| time_rank(moe, part, &meeting, if small { 4 } else { 40 })))
+            .collect();
+        threads.into_iter().map(|thread| thread.join().map_err(|_| "a rank panicked")?).collect::<Result<Vec<_>>>()
+    })?;
+    let slowest = |of: fn(&Times) -> f64| all.iter().map(of).fold(0.0, f64::max);
+    Ok(Times {
+        dispatch: slowest(|times| times.dispatch),
+        combine: slowest(|times| times.combine),
+        pair: slowest(|times| times.pair),
+        released: slowest(|times| times.released),
+    })
+}
+
+fn time_rank(moe: &GpuMoe, part: &DeviceProblem, meeting: &Meeting, iterations: usize) -> Result<Times> {
+    let stream = &part.stream;
+    let events = (0..3).map(|_| moe.device().event()).collect::<std::result::Result<Vec<_>, _>>()?;
+    // SAFETY: the part outlives its stream's work, which is waited for in every iteration.
+    let dispatch = || unsafe { moe.dispatch(SET, stream, &part.tokens) };
+    // SAFETY: as above.
+    let combine = || unsafe { moe.combine(SET, stream, &part.out) };
+    // SAFETY: as above.
+    let release = || unsafe { moe.release(SET, stream) };
+    let capture = |second: &dyn Fn() -> std::result::Result<(), GpuMoeError>| -> Result<Graph> {
+        let captured = stream.capture(|_| {
+            for _ in 0..ROUNDS {
+                dispatch().and_then(|()| second()).map_err(|error| CallError::Unsupported {
+                    backend: moe.device().gpu().backend(),
+                    what: "capture a round".to_owned(),
+                    reason: error.to_string(),
+                })?;
+            }
+            Ok(())
+        });
+        Ok(captured?)
+    };
+    let pairs = capture(&combine)?;
+    let released = capture(&release)?;
+    let (mut dispatches, mut combines, mut pair_times, mut released_times) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..iterations {
+        meeting.meet()?;
+        dispatch()?;
+        combine()?;
+        events[0].record(stream)?;
+        dispatch()?;
+        events[1].record(stream)?;
+        combine()?;
+        events[2].record(stream)?;
+        events[2].synchronize(PATIENCE)?;
+        moe.check()?;
+        dispatches.push(events[1].since(&events[0])?.as_secs_f64() * 1e6);
+        combines.push(events[2].since(&events[1])?.as_secs_f64() * 1e6);
+        for (graph, times) in [(&pairs, &mut pair_times), (&released, &mut released_times)] {
+            meeting.meet()?;
+            events[0].record(stream)?;
+            // SAFETY: as above.
+            unsafe { graph.launch(stream)? };
+            events[1].record(stream)?;
+            events[1].synchronize(PATIENCE)?;
+            moe.check()?;
+            times.push(events[1].since(&events[0])?.as_secs_f64() * 1e6 / ROUNDS as f64);
+        }
+    }
+    Ok(Times {
+        dispatch: median(dispatches),
+        combine: median(combines),
+        pair: median(pair_times),
+        released: median(released_times),
+    })
+}
+
+/// The median without the first eighth, which warms up.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.drain(..values.len() / 8);
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The argument of `smoke_copy`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Copy16 {
+    source: u64,
+    target: u64,
+    count: u64,
+}
+
+/// GB/s of a GPU that copies to its neighbour, and from it, all at once.
+fn link(devices: &[Device], cache: &Cache, small: bool) -> Result<(f64, f64)> {
+    let bytes: usize = if small { 1 << 16 } else { 256 << 20 };
+    let mut memories = Vec::new();
+    for device in devices {
+        let memory = device.allocate_virtual(2 * bytes, Coherence::Uncached)?;
+        for peer in devices.iter().filter(|peer| peer.ordinal() != device.ordinal()) {
+            memory.allow_access(peer)?;
+        }
+        memories.push(memory);
+    }
+    let meeting = Meeting { ranks: devices.len(), arrived: AtomicUsize::new(0) };
+    let addresses: Vec<u64> = memories.iter().map(campanile_gpu::VirtualMemory::address).collect();
+    let one = |rank: usize| -> Result<[f64; 2]> {
+        let device = &devices[rank];
+        let module = device.compile(&Source::smoke(), &Compile::default(), cache)?;
+        let grid = Grid { blocks: 2 * device.multiprocessors(), threads: 1024, shared_bytes: 0 };
+        let plan = Plan::<Copy16>::new(&module, "smoke_copy", grid, Residency::Any)?;
+        let stream: Stream = device.stream()?;
+        let events = [device.event()?, device.event()?];
+        let (own, peer) = (addresses[rank], addresses[(rank + 1) % devices.len()]);
+        let mut rates = [0.0; 2];
+        for (rate, (source, target)) in rates.iter_mut().zip([(own, peer + bytes as u64), (peer, own + bytes as u64)]) {
+            let mut times = Vec::new();
+            for _ in 0..12 {
+                meeting.meet()?;
+                events[0].record(&stream)?;
+                // SAFETY: both halves are mapped for this device; the stream is waited for.
+                unsafe { plan.launch(&stream, &Copy16 { source, target, count: bytes as u64 / 16 })? };
+                events[1].record(&stream)?;
+                events[1].synchronize(PATIENCE)?;
+                times.push(events[1].since(&events[0])?.as_secs_f64() * 1e9);
+            }
+            *rate = bytes as f64 / median(times);
+        }
+        Ok(rates)
+    };
+    let rates = std::thread::scope(|scope| {
+        let one = &one;
+        let threads: Vec<_> = (0..devices.len()).map(|rank| scope.spawn(move || one(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().map_err(|_| "a rank panicked")?).collect::<Result<Vec<_>>>()
+    })?;
+    let least = |at: usize| rates.iter().map(|rates| rates[at]).fold(f64::INFINITY, f64::min);
+    Ok((least(0), least(1)))
+}

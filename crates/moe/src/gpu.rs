@@ -1,0 +1,378 @@
+//! The MoE operation on GPUs: the same plan, words and bits as the host's, by kernels that load and store into peers.
+//!
+//! **Model.** A [`GpuMoe`] is one rank: a window in its device's memory, mapped on the devices of all ranks, and state that
+//! lives on the device: epochs, counters, routes. A round is [`dispatch`](GpuMoe::dispatch), then the caller's experts on the
+//! rows in place, then [`combine`](GpuMoe::combine) (by pull) or [`release`](GpuMoe::release); each is one launch on the
+//! caller's stream, which a graph may capture, since token counts and epochs are read on the device. Results are those of
+//! [`model::solve`](crate::model::solve), bit for bit.
+//!
+//! **Invariants.** A launch allocates nothing and waits for nothing on the host. Every wait on the device has a deadline and
+//! ends by [`abort`](GpuMoe::abort); the first failure is recorded, nothing is published after it, and later launches end
+//! at once. All ranks issue their launches in one order.
+//!
+//! The ranks of [`in_process`](GpuMoe::in_process) are threads of one process.
+
+mod arguments;
+mod error;
+pub mod exchange;
+mod kernels;
+mod memory;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use campanile_gpu::{Address, Cache, Coherence, Device, Grid, Pins, Stream, VirtualMemory};
+
+pub use error::{Failure, FailureKind, GpuMoeError};
+
+use crate::protocol::{Epoch, Set, Word, WordMap};
+use crate::{MoeConfig, Plan, PlanPaths};
+use kernels::Kernels;
+use memory::State;
+
+/// How an operation runs. The result does not depend on it.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuMoeOptions {
+    /// Bounds each wait on the device.
+    pub deadline: Duration,
+    /// Launch geometry of dispatch, where it is not that of the table.
+    pub dispatch: Pins,
+    /// Launch geometry of combine.
+    pub combine: Pins,
+    /// First epoch of every set; for tests, which start near the wrap.
+    pub first: Epoch,
+}
+
+impl Default for GpuMoeOptions {
+    /// Ten seconds, and the table's geometry.
+    fn default() -> Self {
+        let (dispatch, combine) = (Pins::default(), Pins::default());
+        Self { deadline: Duration::from_secs(10), dispatch, combine, first: Epoch::FIRST }
+    }
+}
+
+/// Type of the routing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Index {
+    /// 32-bit, signed.
+    #[default]
+    I32,
+    /// 64-bit, signed, as PyTorch has it.
+    I64,
+}
+
+/// The tokens of a rank, in memory of its device.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceTokens {
+    /// How many: a u32. Read when the kernel runs.
+    pub count: Address,
+    /// Rows of H elements. 16-byte alignment of address and stride is fastest.
+    pub x: Address,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// `[count, S]` f32; not looked at unless the type is scaled.
+    pub scales: Address,
+    /// `[count, K]` expert of each slot; what is no expert, such as −1, is dropped.
+    pub topk_idx: Address,
+    /// Type of `topk_idx`.
+    pub index: Index,
+    /// `[count, K]` f32; not looked at unless the operation is weighted.
+    pub topk_weights: Address,
+}
+
+/// Where the sums go, in memory of this rank's device.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceOut {
+    /// How many tokens the dispatch had: a u32.
+    pub count: Address,
+    /// Rows of H elements of the combine type.
+    pub out: Address,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+    /// `[count, K]` f32: the weight of each slot that was valid, else 0. 0 leaves it out.
+    pub out_weights: Address,
+}
+
+/// A plane of a set, in this rank's window: `[rank][capacity]` rows of `stride` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DevicePlane {
+    /// First byte.
+    pub address: Address,
+    /// Bytes from one row to the next, a multiple of 16.
+    pub stride: usize,
+}
+
+/// An MoE operation of one rank, on a GPU.
+#[derive(Debug)]
+pub struct GpuMoe {
+    device: Device,
+    plan: Plan,
+    options: GpuMoeOptions,
+    kernels: Kernels,
+    state: State,
+    windows: Arc<[VirtualMemory]>,
+}
+
+impl GpuMoe {
+    /// The operation of as many ranks as there are devices (a device may be several ranks' in the emulator), for threads of
+    /// this process. Compiles, allocates and maps everything.
+    ///
+    /// # Errors
+    /// [`GpuMoeError`]: a config that is none, a device without peer access, too little memory, no compiler.
+    pub fn in_process(
+        devices: &[Device],
+        config: &MoeConfig,
+        options: &GpuMoeOptions,
+        cache: &Cache,
+    ) -> Result<Vec<Self>, GpuMoeError> {
+        let ranks = devices.len();
+        let plan = |rank| Plan::new(config.clone(), rank, ranks, PlanPaths::default());
+        let mut windows = Vec::with_capacity(ranks);
+        for (rank, device) in devices.iter().enumerate() {
+            let plan = plan(rank)?;
+            // Words must not be cached in an L2 that a peer's store does not reach.
+            let window = device.allocate_virtual(plan.bytes(), Coherence::Uncached)?;
+            for peer in devices.iter().filter(|peer| peer.ordinal() != device.ordinal()) {
+                window.allow_access(peer)?;
+            }
+            let words = initial_words(&plan, options.first);
+            device.stream()?.upload(&window, plan.words.offset, &words)?;
+            windows.push(window);
+        }
+        let windows: Arc<[VirtualMemory]> = windows.into();
+        let addresses: Vec<Address> = windows.iter().map(VirtualMemory::address).collect();
+        let mut operations = Vec::with_capacity(ranks);
+        for (rank, device) in devices.iter().enumerate() {
+            let plan = plan(rank)?;
+            operations.push(Self {
+                device: device.clone(),
+                kernels: Kernels::new(device, config, [options.dispatch, options.combine], cache)?,
+                state: State::new(device, &plan, &addresses, options.first)?,
+                plan,
+                options: *options,
+                windows: Arc::clone(&windows),
+            });
+        }
+        Ok(operations)
+    }
+
+    /// The plan: sizes, planes, expert maps.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Geometry of dispatch and combine.
+    pub fn grids(&self) -> [Grid; 2] {
+        [self.kernels.dispatch.grid(), self.kernels.combine.grid()]
+    }
+
+    /// Sends this rank's tokens on `set` and takes in what the others send: one launch. When it is done, the rows stand in
+    /// [`rows`](Self::rows), their number by source in [`rows_from`](Self::rows_from), by expert in
+    /// [`expert_counts`](Self::expert_counts).
+    ///
+    /// # Errors
+    /// [`GpuMoeError::Argument`] for a row that does not fit its stride, and those of the call. What goes wrong on the device
+    /// is told by [`check`](Self::check).
+    ///
+    /// # Safety
+    /// The addresses are mapped for this rank's device, with the lengths that [`DeviceTokens`] says, until the stream has
+    /// done it; in a graph, at each launch of that. The stream is of this rank's device. Nobody writes the tokens meanwhile.
+    pub unsafe fn dispatch(&self, set: Set, stream: &Stream, tokens: &DeviceTokens) -> Result<(), GpuMoeError> {
+        let config = self.plan.config();
+        let row_bytes = config.dtype.row_bytes(config.hidden);
+        self.check_row("stride of x is", tokens.stride, row_bytes)?;
+        let index_bytes = match tokens.index {
+            Index::I32 => 4,
+            Index::I64 => 8,
+        };
+        let vectors = index_bytes == 4 && config.topk.is_multiple_of(4) && tokens.topk_idx.is_multiple_of(16);
+        let argument = arguments::Dispatch {
+            common: self.common(set)?,
+            x: tokens.x,
+            x_stride: tokens.stride as u64,
+            row_bytes: row_bytes as u64,
+            scales: tokens.scales,
+            topk_idx: tokens.topk_idx,
+            topk_weights: if config.weighted { tokens.topk_weights } else { 0 },
+            tokens: tokens.count,
+            expert_rank: self.state.address(&self.state.expert_rank),
+            expert_number: self.state.address(&self.state.expert_number),
+            expert_counts: self.expert_counts(set),
+            scale_count: config.scales as u32,
+            experts: config.expert_rank.len() as u32,
+            local_experts: self.plan.local_experts() as u32,
+            index_bytes,
+            index_vectors: u32::from(vectors),
+        };
+        // SAFETY: own memory, and the caller's promise for the tokens.
+        unsafe { self.kernels.dispatch.launch(stream, &argument)? };
+        Ok(())
+    }
+
+    /// Gives the results in [`outputs`](Self::outputs) back and sums those for this rank's own tokens, ascending by rank,
+    /// in f32, rounded once: one launch. It ends the round.
+    ///
+    /// # Errors
+    /// As [`dispatch`](Self::dispatch).
+    ///
+    /// # Safety
+    /// As [`dispatch`](Self::dispatch), for [`DeviceOut`]. What wrote the results came before it in the stream.
+    pub unsafe fn combine(&self, set: Set, stream: &Stream, out: &DeviceOut) -> Result<(), GpuMoeError> {
+        let config = self.plan.config();
+        let row_bytes = config.combine_dtype.row_bytes(config.hidden);
+        self.check_row("stride of out is", out.stride, row_bytes)?;
+        if out.out_weights != 0 && !config.weighted {
+            return Err(GpuMoeError::Argument {
+                what: "out_weights",
+                given: "is given".to_owned(),
+                allowed: "the operation has no weights: give 0".to_owned(),
+            });
+        }
+        let argument = arguments::Combine {
+            common: self.common(set)?,
+            out: out.out,
+            out_stride: out.stride as u64,
+            row_bytes: row_bytes as u64,
+            out_weights: out.out_weights,
+            tokens: out.count,
+        };
+        // SAFETY: own memory, and the caller's promise for the output.
+        unsafe { self.kernels.combine.launch(stream, &argument)? };
+        Ok(())
+    }
+
+    /// Ends a round without results: one launch. All ranks release it, or all combine.
+    ///
+    /// # Errors
+    /// Those of the call.
+    ///
+    /// # Safety
+    /// The stream is of this rank's device.
+    pub unsafe fn release(&self, set: Set, stream: &Stream) -> Result<(), GpuMoeError> {
+        let argument = arguments::Release { common: self.common(set)? };
+        // SAFETY: own memory.
+        unsafe { self.kernels.release.launch(stream, &argument)? };
+        Ok(())
+    }
+
+    /// Rows that came, `[source][capacity]`.
+    pub fn rows(&self, set: Set) -> DevicePlane {
+        self.plane(&self.plan.set(set).rows)
+    }
+
+    /// Scales of the rows.
+    pub fn scales(&self, set: Set) -> DevicePlane {
+        self.plane(&self.plan.set(set).scales)
+    }
+
+    /// Routing of the rows: source token, K numbers of local experts or −1, K weights, in 4-byte words.
+    pub fn meta(&self, set: Set) -> DevicePlane {
+        self.plane(&self.plan.set(set).meta)
+    }
+
+    /// Where results go.
+    pub fn outputs(&self, set: Set) -> DevicePlane {
+        self.plane(&self.plan.set(set).outputs)
+    }
+
+    /// Rows that came from each source in the open round: `[R]` u32 on the device.
+    pub fn rows_from(&self, set: Set) -> Address {
+        self.state.address(&self.state.set(set).rows_from)
+    }
+
+    /// Rows that came for each local expert, a token counting once for each of its slots: `[local experts]` u32 on the
+    /// device.
+    pub fn expert_counts(&self, set: Set) -> Address {
+        self.state.address(&self.state.set(set).expert_counts)
+    }
+
+    /// What the kernels have recorded so far; complete once the stream is done.
+    ///
+    /// # Errors
+    /// [`GpuMoeError::Failed`], for ever after the first failure.
+    pub fn check(&self) -> Result<(), GpuMoeError> {
+        // SAFETY: the record of this rank's kernels.
+        match unsafe { error::read_record(self.state.record()) } {
+            None => Ok(()),
+            Some(failure) => Err(GpuMoeError::Failed { rank: self.plan.rank, failure }),
+        }
+    }
+
+    /// Frees running kernels of this rank: what waits gives up. The operation is over.
+    pub fn abort(&self) {
+        // SAFETY: an aligned word, alive as long as `self`, to which all accesses are atomic.
+        unsafe { (*self.state.abort().cast::<AtomicU32>()).store(1, Ordering::Release) };
+    }
+
+    fn plane(&self, region: &campanile_core::ArenaRegion) -> DevicePlane {
+        DevicePlane { address: self.window().address() + region.offset as Address, stride: region.stride }
+    }
+
+    fn window(&self) -> &VirtualMemory {
+        &self.windows[self.plan.rank]
+    }
+
+    fn check_row(&self, what: &'static str, stride: usize, row: usize) -> Result<(), GpuMoeError> {
+        if stride >= row {
+            return Ok(());
+        }
+        Err(GpuMoeError::Argument { what, given: format!("{stride} bytes"), allowed: format!("a row has {row}") })
+    }
+
+    fn common(&self, set: Set) -> Result<arguments::Common, GpuMoeError> {
+        let config = self.plan.config();
+        if set.0 >= config.sets {
+            return Err(GpuMoeError::Argument {
+                what: "set",
+                given: set.0.to_string(),
+                allowed: format!("the operation has {}, numbered from 0", config.sets),
+            });
+        }
+        let (planes, regions) = (self.plan.set(set), self.state.set(set));
+        let mut near = [0; arguments::NEAR];
+        for (near, window) in near.iter_mut().zip(self.windows.iter()) {
+            *near = window.address();
+        }
+        let line = self.plan.word_map.offset(set, 0, Word::Meta);
+        Ok(arguments::Common {
+            near,
+            windows: self.state.address(&self.state.windows),
+            words: (self.plan.words.offset + line) as u64,
+            rows: planes.rows.offset as u64,
+            scales: planes.scales.offset as u64,
+            meta: planes.meta.offset as u64,
+            outputs: planes.outputs.offset as u64,
+            row_stride: planes.rows.stride as u64,
+            scale_stride: planes.scales.stride as u64,
+            meta_stride: planes.meta.stride as u64,
+            output_stride: planes.outputs.stride as u64,
+            state: self.state.address(&regions.state),
+            sent: self.state.address(&regions.sent),
+            came: self.state.address(&regions.came),
+            rows_to: self.state.address(&regions.rows_to),
+            rows_from: self.state.address(&regions.rows_from),
+            routes: self.state.address(&regions.routes),
+            failed: self.state.address(&self.state.failed),
+            abort: self.state.abort_address(),
+            record: self.state.record_address(),
+            deadline: self.options.deadline.as_nanos().min(u128::from(u64::MAX / 2)) as u64,
+            rank: self.plan.rank as u32,
+            ranks: self.plan.ranks as u32,
+            capacity: config.capacity as u32,
+            topk: config.topk as u32,
+            route_slots: config.topk.min(self.plan.ranks) as u32,
+            weighted: u32::from(config.weighted),
+        })
+    }
+}
+
+/// What all words of a rank hold before the first round.
+fn initial_words(plan: &Plan, first: Epoch) -> Vec<u8> {
+    WordMap::initial(first).to_ne_bytes().repeat(plan.word_map.bytes() / 8)
+}

@@ -1,0 +1,205 @@
+//! The operation on GPUs, in the emulator: the same bits as the model on a grid of cases, at waves 32 and 64; deadlines,
+//! aborts and misuse.
+
+#[path = "../examples/moe_gpu/case.rs"]
+mod case;
+
+use std::time::Duration;
+
+use campanile_gpu::{Cache, Device, Emulation, Gpu, Pins, Settings};
+use campanile_moe::gpu::exchange::DeviceProblem;
+use campanile_moe::gpu::{Failure, FailureKind, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
+use campanile_moe::protocol::{Epoch, Phase, Set, TaggedWord, Word};
+
+use case::{Case, PATIENCE};
+
+fn devices(ranks: usize, wave: u32, schedule: u64) -> Option<Vec<Device>> {
+    let emulation = Emulation { devices: ranks as u32, wave, schedule, ..Emulation::default() };
+    let gpu = Gpu::emulator(emulation, &Settings::default()).unwrap();
+    if !campanile_gpu::has_compiler(&gpu) {
+        println!("not run: no C++ compiler for the emulator's kernels");
+        return None;
+    }
+    Some(gpu.devices().unwrap())
+}
+
+fn cache() -> Cache {
+    Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels"))
+}
+
+/// Every case at both waves, with few ranks.
+fn grid(wave: u32, ranks: usize) {
+    let Some(devices) = devices(ranks, wave, u64::from(wave)) else { return };
+    for case in Case::all(ranks) {
+        case.check(&devices, &GpuMoeOptions::default(), &cache(), 2).unwrap();
+    }
+}
+
+#[test]
+fn grid_of_two_ranks_wave_32() {
+    grid(32, 2);
+}
+
+#[test]
+fn grid_of_three_ranks_wave_64() {
+    grid(64, 3);
+}
+
+#[test]
+fn one_rank_and_eight() {
+    for (ranks, wave) in [(1, 32), (8, 64), (5, 32)] {
+        let Some(devices) = devices(ranks, wave, 3) else { return };
+        let cases = Case::all(ranks);
+        for case in [&cases[0], &cases[1], &cases[5], &cases[10]] {
+            case.check(&devices, &GpuMoeOptions::default(), &cache(), 2).unwrap();
+        }
+    }
+}
+
+/// More ranks than are looked at at a time, one emulated device being several ranks.
+#[test]
+fn more_than_a_group_of_ranks() {
+    let Some(devices) = devices(4, 32, 0) else { return };
+    let ranks = 66;
+    let devices: Vec<_> = (0..ranks).map(|rank| devices[rank % 4].clone()).collect();
+    let mut tokens = vec![0; ranks];
+    (tokens[0], tokens[65]) = (12, 5);
+    let case = Case { topk: 8, experts: 70, hidden: 16, ..Case::new(&tokens) };
+    let pins = Pins { blocks: Some(1), threads: Some(64), shared_bytes: None };
+    let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
+    case.check(&devices, &options, &cache(), 1).unwrap();
+}
+
+/// Six rounds on two sets, across the wrap of the epoch.
+#[test]
+fn epochs_wrap() {
+    let Some(devices) = devices(2, 32, 0) else { return };
+    let options = GpuMoeOptions { first: Epoch(u32::MAX), ..GpuMoeOptions::default() };
+    Case::new(&[5, 9]).check(&devices, &options, &cache(), 6).unwrap();
+}
+
+/// Any geometry gives the same bits.
+#[test]
+fn geometry_is_free() {
+    let Some(devices) = devices(2, 32, 9) else { return };
+    for (blocks, threads) in [(1, 32), (7, 64), (2, 256)] {
+        let pins = Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
+        let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
+        let case = Case { hidden: 1200, ..Case::new(&[40, 3]) };
+        case.check(&devices, &options, &cache(), 2).unwrap();
+    }
+}
+
+/// Operations of two ranks, and their parts of a case.
+fn pair(options: &GpuMoeOptions) -> Option<(Vec<GpuMoe>, Vec<DeviceProblem>)> {
+    let devices = devices(2, 32, 0)?;
+    let case = Case::new(&[5, 9]);
+    let operations = GpuMoe::in_process(&devices, &case.config(1), options, &cache()).unwrap();
+    let problem = case.problem(1);
+    let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0).unwrap();
+    let parts = operations.iter().map(part).collect();
+    Some((operations, parts))
+}
+
+fn failure(moe: &GpuMoe) -> Failure {
+    match moe.check() {
+        Err(GpuMoeError::Failed { failure, .. }) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every word that this rank has in the window of rank 1, as bytes.
+fn words_at(moe: &GpuMoe, part: &DeviceProblem) -> Vec<u8> {
+    let mut bytes = vec![0; 2 * 64];
+    moe.read_words(&part.stream, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    let options = GpuMoeOptions { deadline: Duration::from_millis(50), ..GpuMoeOptions::default() };
+    let Some((operations, parts)) = pair(&options) else { return };
+    let (moe, part) = (&operations[0], &parts[0]);
+    // SAFETY: the part is alive until its stream is done.
+    unsafe { moe.launch_round(Set(0), part).unwrap() };
+    let error = moe.finish(&part.stream, PATIENCE).unwrap_err().to_string();
+    let expected = TaggedWord { epoch: Epoch::FIRST, count: 0 }.pack();
+    let seen = Failure {
+        kind: FailureKind::Timeout,
+        phase: Phase::DispatchReceive,
+        peer: 1,
+        word: Word::Meta,
+        expected,
+        seen: 0,
+    };
+    assert_eq!(failure(moe), seen);
+    assert!(error.contains("rank 0: dispatch receive: rank 1 did not bring META"), "{error}");
+    // What comes after it publishes nothing: READY_C and DONE_C of rank 0 at rank 1 are what they were.
+    let words = words_at(&operations[1], &parts[1]);
+    assert_eq!(words[3 * 8..5 * 8], [0; 16]);
+    // SAFETY: as above.
+    unsafe { moe.launch_round(Set(0), part).unwrap() };
+    moe.finish(&part.stream, PATIENCE).unwrap_err();
+    assert_eq!((failure(moe), words_at(&operations[1], &parts[1])), (seen, words));
+}
+
+#[test]
+fn an_abort_frees_a_running_kernel() {
+    let options = GpuMoeOptions { deadline: Duration::from_secs(100), ..GpuMoeOptions::default() };
+    let Some((operations, parts)) = pair(&options) else { return };
+    let (moe, part) = (&operations[0], &parts[0]);
+    // SAFETY: the part is alive until its stream is done.
+    unsafe { moe.launch_round(Set(0), part).unwrap() };
+    assert!(part.stream.synchronize(Duration::from_millis(50)).is_err(), "rank 1 never comes");
+    moe.abort();
+    moe.finish(&part.stream, PATIENCE).unwrap_err();
+    assert_eq!((failure(moe).kind, failure(moe).peer), (FailureKind::Aborted, 1));
+}
+
+#[test]
+fn an_open_round_takes_no_other() {
+    let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
+    for (moe, part) in operations.iter().zip(&parts) {
+        // SAFETY: the parts are alive until their streams are done.
+        unsafe { moe.dispatch(Set(0), &part.stream, &part.tokens).unwrap() };
+    }
+    for (moe, part) in operations.iter().zip(&parts) {
+        moe.finish(&part.stream, PATIENCE).unwrap();
+        // SAFETY: as above.
+        unsafe { moe.dispatch(Set(0), &part.stream, &part.tokens).unwrap() };
+        moe.finish(&part.stream, PATIENCE).unwrap_err();
+        assert_eq!((failure(moe).kind, failure(moe).phase), (FailureKind::Misuse, Phase::DispatchSend));
+    }
+}
+
+/// Released rounds give the credits back, and a rank that combines what the others release is found out.
+#[test]
+fn releases_and_disagreement() {
+    let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
+    let both = || operations.iter().zip(&parts);
+    for _ in 0..3 {
+        for (moe, part) in both() {
+            // SAFETY: the parts are alive until their streams are done.
+            unsafe {
+                moe.dispatch(Set(0), &part.stream, &part.tokens).unwrap();
+                moe.release(Set(0), &part.stream).unwrap();
+            }
+        }
+        both().for_each(|(moe, part)| moe.finish(&part.stream, PATIENCE).unwrap());
+    }
+    for (moe, part) in both() {
+        // SAFETY: as above.
+        unsafe {
+            moe.dispatch(Set(0), &part.stream, &part.tokens).unwrap();
+            if std::ptr::eq(moe, &operations[1]) {
+                moe.release(Set(0), &part.stream).unwrap();
+            } else {
+                moe.combine(Set(0), &part.stream, &part.out).unwrap();
+            }
+        }
+    }
+    operations[0].finish(&parts[0].stream, PATIENCE).unwrap_err();
+    let found = failure(&operations[0]);
+    assert_eq!((found.kind, found.peer, found.word), (FailureKind::Protocol, 1, Word::ReadyC));
+    operations[1].finish(&parts[1].stream, PATIENCE).unwrap();
+}

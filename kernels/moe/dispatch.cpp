@@ -1,0 +1,417 @@
+// MoE dispatch: every token to the ranks that own its experts, once a rank; then what the others sent is waited for.
+//
+// Routing is counted, not negotiated: a row's place is its ordinal among this rank's tokens for that owner. Each block
+// has a contiguous chunk of the tokens and counts those before it by itself, which costs less than asking the others.
+// Ranks are looked at 64 at a time. A wave copies a row, or a part of one where a block has more waves than tokens. The
+// block that finishes last publishes META and ROWS. Then every block waits for all sources and counts its part of the
+// rows by expert. Blocks wait for each other (through this rank's own words), so all must be co-resident.
+#include "moe/layout.h"
+#include "portable.h"
+#include "wait.h"
+
+using namespace campanile;
+
+struct DispatchArguments {
+  MoeCommon common;
+  const u8* x;  // [tokens] rows, at any alignment
+  u64 x_stride;
+  u64 row_bytes;
+  const u32* scales;  // [tokens][scale_count]
+  const void* topk_idx;  // [tokens][topk], i32 or i64; what is no expert is dropped
+  const u32* topk_weights;  // [tokens][topk], or null
+  const u32* tokens;
+  const u32* expert_rank;    // [experts]
+  const u32* expert_number;  // [experts] its number there
+  u32* expert_counts;        // [local_experts], out: rows that came for each
+  u32 scale_count;
+  u32 experts, local_experts;
+  u32 index_bytes;    // 4 or 8
+  u32 index_vectors;  // whether the indices of a token can be loaded by fours
+};
+
+constexpr u32 CHUNK = 256;            // tokens that a block routes at a time
+constexpr u32 GROUP = 64;             // ranks that are looked at at a time
+constexpr u32 SHARED_EXPERTS = 1024;  // as many experts are looked up in shared memory
+constexpr u32 UNROLL = WAVE == 32 ? 14 : 5;  // vectors of a row that a lane has in flight
+constexpr u32 MAX_WAVES = 512 / WAVE;
+
+struct DispatchShared {
+  u64 masks[CHUNK];                // owners of each token, one bit a rank of the group
+  u64 ballots[GROUP][CHUNK / WAVE];  // the same by rank, one bit a token
+  u32 base[GROUP];                 // rows for each rank before the chunk
+  u32 ordinals[MAX_WAVES][GROUP];  // of the row that a wave copies
+  u32 experts[SHARED_EXPERTS];     // owner of each expert; later the rows that came for each
+  u32 came[GROUP];                 // rows from each source, where there are so few
+  u32 stop;                        // not 0: this block has failed, or found the operation failed
+};
+
+CAMPANILE_DEVICE u64 below(u32 bit) { return (u64{1} << bit) - 1; }
+
+CAMPANILE_DEVICE u32 expert_of(const DispatchArguments& a, u64 at) {
+  u64 expert = a.index_bytes == 8 ? load(static_cast<const u64*>(a.topk_idx) + at)
+                                  : load(static_cast<const u32*>(a.topk_idx) + at);
+  return expert < a.experts ? static_cast<u32>(expert) : NONE;
+}
+CAMPANILE_DEVICE u32 owner_of(const DispatchArguments& a, const DispatchShared& shared, u32 expert) {
+  if (expert == NONE) return NONE;
+  return a.experts <= SHARED_EXPERTS ? shared.experts[expert] : load(a.expert_rank + expert);
+}
+
+// Owners of a token among the ranks from `first` on.
+CAMPANILE_DEVICE u64 owners_of(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 first) {
+  const u32 topk = a.common.topk;
+  const u64 begin = static_cast<u64>(token) * topk;
+  u64 mask = 0;
+  if (a.index_vectors) {
+    for (u32 slot = 0; slot < topk; slot += 4) {
+      Vec16 v = load16(static_cast<const Vec16*>(a.topk_idx) + (begin + slot) / 4);
+      const u32 experts[4] = {v.x, v.y, v.z, v.w};
+      CAMPANILE_UNROLL
+      for (u32 expert : experts) {
+        u32 bit = owner_of(a, shared, expert < a.experts ? expert : NONE) - first;
+        if (bit < GROUP) mask |= u64{1} << bit;
+      }
+    }
+  } else {
+    for (u32 slot = 0; slot < topk; slot++) {
+      u32 bit = owner_of(a, shared, expert_of(a, begin + slot)) - first;
+      if (bit < GROUP) mask |= u64{1} << bit;
+    }
+  }
+  return mask;
+}
+
+// Copies vectors [from, to) of a row to the owners in `mask`, those from `turn` on first, so that the links share the
+// load and rows for oneself are not first everywhere.
+CAMPANILE_DEVICE void copy_vectors(const MoeCommon& c, const Vec16* x, u64 mask, const u32* ordinals, u32 first,
+                                   u32 turn, u32 from, u32 to) {
+  const u64 rotated = turn == 0 ? mask : mask >> turn | mask << (GROUP - turn);
+  for (u32 i = from + lane(); i < to; i += WAVE * UNROLL) {
+    Vec16 v[UNROLL];
+    CAMPANILE_UNROLL
+    for (u32 k = 0; k < UNROLL; k++)
+      if (i + WAVE * k < to) v[k] = load16_stream(x + i + WAVE * k);
+    // Bit b of `left` is rank (turn + b) mod 64 of the group.
+    for (u64 left = rotated; left != 0; left &= left - 1) {
+      const u32 bit = (first_set(left) + turn) % GROUP;
+      Vec16* target = reinterpret_cast<Vec16*>(window(c, first + bit) +
+                                               row_at(c, c.rows, c.row_stride, c.rank, ordinals[bit])) + i;
+      CAMPANILE_UNROLL
+      for (u32 k = 0; k < UNROLL; k++)
+        if (i + WAVE * k < to) store16_window(target + WAVE * k, v[k]);
+    }
+  }
+}
+
+// The same by bytes: what is left of a row, and rows at odd addresses.
+CAMPANILE_DEVICE void copy_bytes(const DispatchArguments& a, const u8* x, u64 mask, const u32* ordinals, u32 first,
+                                 u32 from, u32 to) {
+  const MoeCommon& c = a.common;
+  for (u32 i = from + lane(); i < to; i += WAVE) {
+    const u64 at = static_cast<u64>(i) * 16, bytes = a.row_bytes - at;
+    const Vec16 v = load_bytes(x + at, bytes < 16 ? static_cast<u32>(bytes) : 16);
+    for (u64 left = mask; left != 0; left &= left - 1) {
+      const u32 bit = first_set(left);
+      store16_window(reinterpret_cast<Vec16*>(window(c, first + bit) +
+                                              row_at(c, c.rows, c.row_stride, c.rank, ordinals[bit])) + i, v);
+    }
+  }
+}
+
+CAMPANILE_DEVICE void copy_row(const DispatchArguments& a, u32 token, u64 mask, const u32* ordinals, u32 first,
+                               u32 turn, u32 from, u32 to) {
+  const u8* x = a.x + token * a.x_stride;
+  const u32 whole = is_aligned16(a.x, a.x_stride) ? static_cast<u32>(a.row_bytes / 16) : 0;
+  const u32 middle = to < whole ? to : whole < from ? from : whole;
+  copy_vectors(a.common, reinterpret_cast<const Vec16*>(x), mask, ordinals, first, turn, from, middle);
+  if (middle < to) copy_bytes(a, x, mask, ordinals, first, middle, to);
+}
+
+// Word `at` of the routing of a row: source token, K expert numbers, K weights.
+CAMPANILE_DEVICE u32 meta_word(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 owner, u32 at) {
+  const u32 topk = a.common.topk;
+  if (at == 0) return token;
+  const u64 slot = static_cast<u64>(token) * topk + (at - 1) % topk;
+  const u32 expert = expert_of(a, slot);
+  const bool here = owner_of(a, shared, expert) == owner;
+  if (at <= topk) return here ? load(a.expert_number + expert) : NONE;
+  return here && a.topk_weights != nullptr ? load(a.topk_weights + slot) : 0;
+}
+
+// Writes routing and scales of a row, a lane a word.
+CAMPANILE_DEVICE void write_meta(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 owner,
+                                 u32 ordinal) {
+  const MoeCommon& c = a.common;
+  u8* there = window(c, owner);
+  u32* meta = reinterpret_cast<u32*>(there + row_at(c, c.meta, c.meta_stride, c.rank, ordinal));
+  for (u32 at = lane(); at <= 2 * c.topk; at += WAVE) store_window(meta + at, meta_word(a, shared, token, owner, at));
+  u32* scales = reinterpret_cast<u32*>(there + row_at(c, c.scales, c.scale_stride, c.rank, ordinal));
+  const u32* from = a.scales + static_cast<u64>(token) * a.scale_count;
+  for (u32 at = lane(); at < a.scale_count; at += WAVE) store_window(scales + at, load(from + at));
+}
+
+// Rows for each rank of the group among the tokens [0, end).
+CAMPANILE_DEVICE void count_before(const DispatchArguments& a, DispatchShared& shared, u32 end, u32 first) {
+  const u32 ranks = a.common.ranks - first < GROUP ? a.common.ranks - first : GROUP;
+  u32 mine[GROUP / WAVE] = {};
+  for (u32 group = wave_index() * WAVE; group < end; group += block_waves() * WAVE) {
+    const u32 token = group + lane();
+    const u64 mask = token < end ? owners_of(a, shared, token, first) : 0;
+    for (u32 rank = 0; rank < ranks; rank++) {
+      const u32 count = popcount(wave_ballot(mask >> rank & 1));
+      CAMPANILE_UNROLL
+      for (u32 part = 0; part < GROUP / WAVE; part++)
+        if (part * WAVE + lane() == rank) mine[part] += count;
+    }
+  }
+  CAMPANILE_UNROLL
+  for (u32 part = 0; part < GROUP / WAVE; part++)
+    if (part * WAVE + lane() < ranks && mine[part] != 0) add_shared(&shared.base[part * WAVE + lane()], mine[part]);
+}
+
+// Whose the tokens [begin, begin + count) are: masks and ballots. A barrier follows.
+CAMPANILE_DEVICE void route_chunk(const DispatchArguments& a, DispatchShared& shared, u32 begin, u32 count, u32 first) {
+  const u32 ranks = a.common.ranks - first < GROUP ? a.common.ranks - first : GROUP;
+  const u32 words = (count + WAVE - 1) / WAVE;
+  for (u32 word = wave_index(); word < words; word += block_waves()) {
+    const u32 i = word * WAVE + lane();
+    const u64 mask = i < count ? owners_of(a, shared, begin + i, first) : 0;
+    shared.masks[i] = mask;
+    for (u32 rank = 0; rank < ranks; rank++) {
+      const u64 ballot = wave_ballot(mask >> rank & 1);
+      if (lane() == 0) shared.ballots[rank][word] = ballot;
+    }
+  }
+}
+
+// Sends them to the group's ranks, and advances `base`, which wave 0 sees.
+CAMPANILE_DEVICE void send_chunk(const DispatchArguments& a, DispatchShared& shared, u32 begin, u32 count, u32 first) {
+  const MoeCommon& c = a.common;
+  const u32 ranks = c.ranks - first < GROUP ? c.ranks - first : GROUP;
+  // Where there are more waves than tokens, several take a token: the first writes its routes, the last its routing.
+  const u32 vectors = static_cast<u32>((a.row_bytes + 15) / 16);
+  const u32 parts = count < block_waves() ? block_waves() / count : 1;
+  const u32 share = (vectors + parts - 1) / parts;
+  u32* ordinals = shared.ordinals[wave_index()];
+  for (u32 item = wave_index(); item < count * parts; item += block_waves()) {
+    const u32 i = item / parts, part = item % parts, token = begin + i;
+    const u64 mask = shared.masks[i];
+    u32 before = 0;  // owners in earlier groups
+    for (u32 group = 0; group < first; group += GROUP) before += popcount(owners_of(a, shared, token, group));
+    for (u32 bit = lane(); bit < ranks; bit += WAVE) {
+      if (!(mask >> bit & 1)) continue;
+      u32 ordinal = shared.base[bit] + popcount(shared.ballots[bit][i / WAVE] & below(i % WAVE));
+      for (u32 word = 0; word < i / WAVE; word++) ordinal += popcount(shared.ballots[bit][word]);
+      ordinals[bit] = ordinal;
+      if (part == 0) {
+        const u64 place = static_cast<u64>(token) * c.route_slots + before + popcount(mask & below(bit));
+        store(c.routes + place, route(first + bit, ordinal));
+      }
+    }
+    const u32 routes = before + popcount(mask);
+    if (part == 0 && lane() == 0 && first + GROUP >= c.ranks && routes < c.route_slots)
+      store(c.routes + static_cast<u64>(token) * c.route_slots + routes, NO_ROUTE);
+    wave_barrier();
+    const u32 from = part * share < vectors ? part * share : vectors;
+    const u32 to = from + share < vectors ? from + share : vectors;
+    copy_row(a, token, mask, ordinals, first, (c.rank + 1 + token) % ranks, from, to);
+    if (part == parts - 1)
+      for (u64 left = mask; left != 0; left &= left - 1)
+        write_meta(a, shared, token, first + first_set(left), ordinals[first_set(left)]);
+    wave_barrier();
+  }
+  drain();
+#if !defined(CAMPANILE_BUG_NO_BARRIER)
+  block_barrier();
+#endif
+  if (wave_index() != 0) return;
+  for (u32 rank = lane(); rank < ranks; rank += WAVE)
+    for (u32 word = 0; word < (count + WAVE - 1) / WAVE; word++)
+      shared.base[rank] += popcount(shared.ballots[rank][word]);
+}
+
+// Wave 0 of each block: counts it as sent; in the last one publishes META and ROWS. One lane has fenced, so that one
+// stores.
+CAMPANILE_DEVICE void publish_rows(const DispatchArguments& a, const DispatchShared& shared, u32 epoch, u64 sent_base) {
+  const MoeCommon& c = a.common;
+  const bool alone = grid_blocks() == 1;
+  wave_barrier();
+  u32 last = 1;
+  if (lane() == 0) {
+#if !defined(CAMPANILE_BUG_NO_RELEASE)
+    fence_release_window();
+#endif
+    if (!alone) {
+      const u64 now = fetch_add_relaxed<Scope::Device>(&c.state->sent, u64{1}) + 1;
+      last = now - sent_base == grid_blocks();
+      if (last) {
+        fence_window();
+        // Every block has read the state.
+        store(&c.state->sent_base, now);
+      }
+    }
+  }
+  if (wave_shuffle(last, 0) == 0) return;
+  wave_barrier();
+  const u32 failed = load_relaxed<Scope::Device>(c.failed);
+  for (u32 first = 0; first < c.ranks; first += WAVE) {
+    const u32 peer = first + lane();
+    u32 rows = 0;
+    u64 total = 0;
+    if (peer < c.ranks) {
+      const u64 sent = load(c.sent + peer);
+      rows = alone && c.ranks <= GROUP ? shared.base[peer] : load_relaxed<Scope::Device>(c.rows_to + peer);
+      total = sent + rows;
+    }
+    if (wave_shuffle(failed, 0) != 0) return;
+    for (u32 i = 0; i < WAVE && first + i < c.ranks; i++) {
+      const u32 rows_to = wave_shuffle(rows, i);
+      const u64 rows_ever = wave_shuffle(total, i);
+      if (lane() != 0) continue;
+      store_relaxed<Scope::System>(word_of(c, first + i, c.rank, Word::Rows), rows_ever);
+      store_relaxed<Scope::System>(word_of(c, first + i, c.rank, Word::Meta), tagged(epoch, rows_to));
+    }
+    if (peer < c.ranks) store(c.sent + peer, total);
+  }
+  if (lane() == 0) {
+    store(&c.state->epoch, epoch);
+    store(&c.state->open, 1u);
+  }
+}
+
+// Waits for META and ROWS of a source and for the leave to write results for it, all at once. False after a failure.
+CAMPANILE_DEVICE bool await_rows(const MoeCommon& c, DispatchShared& shared, u32 source, u32 epoch) {
+  constexpr Phase PHASE = Phase::DispatchReceive;
+  const u64* line = word_of(c, c.rank, source, Word::Meta);
+  constexpr u32 ROWS = static_cast<u32>(Word::Rows), DONE = static_cast<u32>(Word::DoneC);
+  const u64 came = load(c.came + source), announced = tagged(epoch, 0), freed = tagged(epoch - 1, 0);
+  Watch watch;
+  while (true) {
+    const u64 meta = load_relaxed<Scope::System>(line), rows = load_relaxed<Scope::System>(line + ROWS),
+              done = load_relaxed<Scope::System>(line + DONE);
+    const bool known = reached(meta, announced);
+    const u64 wanted = came + (known ? static_cast<u32>(meta) : 0);
+    // What is missing, or wrong; nobody can be further than this.
+    Word word = Word::DoneC;
+    u64 expected = freed, seen = done, limit = announced;
+    if (!known || !reached(tagged(epoch, c.capacity), meta))
+      word = Word::Meta, expected = announced, seen = meta, limit = tagged(epoch, c.capacity);
+    else if (rows != wanted)
+      word = Word::Rows, expected = wanted, seen = rows, limit = wanted;
+    Failure failure = Failure::Protocol;
+    if (reached(limit, seen)) {
+      if (reached(seen, expected)) {
+        // The same from every block.
+        store_relaxed<Scope::Device>(c.rows_from + source, static_cast<u32>(meta));
+        if (source < GROUP) shared.came[source] = static_cast<u32>(meta);
+        return true;
+      }
+      const Outcome outcome = watch.poll_again(patience(c));
+      if (outcome == Outcome::Done) continue;
+      failure = static_cast<Failure>(outcome);
+    }
+    fail(c, failure, PHASE, source, word, expected, seen);
+    return false;
+  }
+}
+
+// Counts this block's part of the rows that came, by expert.
+CAMPANILE_DEVICE void count_experts(const DispatchArguments& a, DispatchShared& shared) {
+  const MoeCommon& c = a.common;
+  const bool in_shared = a.local_experts <= SHARED_EXPERTS;
+  for (u32 source = 0; source < c.ranks; source++) {
+    const u32 rows =
+        c.ranks <= GROUP ? shared.came[source] : load_relaxed<Scope::Device>(c.rows_from + source);
+    for (u64 row = grid_thread_index(); row < rows; row += grid_threads()) {
+      const Vec16* meta = reinterpret_cast<const Vec16*>(
+          window(c, c.rank) + row_at(c, c.meta, c.meta_stride, source, static_cast<u32>(row)));
+      for (u32 i = 0; i <= c.topk / 4; i++) {
+        const Vec16 v = load16_window(meta + i);
+        const u32 words[4] = {v.x, v.y, v.z, v.w};
+        CAMPANILE_UNROLL
+        for (u32 k = 0; k < 4; k++) {
+          const bool slot = 4 * i + k >= 1 && 4 * i + k <= c.topk;
+          if (!slot || words[k] >= a.local_experts) continue;
+          if (in_shared)
+            add_shared(&shared.experts[words[k]], 1);
+          else
+            fetch_add_relaxed<Scope::Device>(a.expert_counts + words[k], 1u);
+        }
+      }
+    }
+  }
+  if (!in_shared) return;
+  block_barrier();
+  for (u32 e = thread_index(); e < a.local_experts; e += block_threads())
+    if (shared.experts[e] != 0) fetch_add_relaxed<Scope::Device>(a.expert_counts + e, shared.experts[e]);
+}
+
+CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
+  CAMPANILE_LARGE_ARGUMENT(DispatchArguments, a, argument);
+  CAMPANILE_SHARED DispatchShared shared;
+  const MoeCommon& c = a.common;
+  const u32 tokens = load(a.tokens), epoch = load(&c.state->epoch) + 1, ready = load(&c.state->ready);
+  const u32 misuse = load(&c.state->open) != 0 || tokens > c.capacity;
+  const u64 sent_base = load(&c.state->sent_base);
+  const u32 block = block_index(), blocks = grid_blocks();
+  const u32 begin = static_cast<u32>(static_cast<u64>(tokens) * block / blocks);
+  const u32 end = static_cast<u32>(static_cast<u64>(tokens) * (block + 1) / blocks);
+
+  if (thread_index() == 0) {
+    shared.stop = has_failed(c);
+    if (!shared.stop && misuse) {
+      fail(c, Failure::Misuse, Phase::DispatchSend, c.rank, Word::Meta, c.capacity, tokens);
+      shared.stop = 1;
+    }
+  }
+  if (a.experts <= SHARED_EXPERTS)
+    for (u32 e = thread_index(); e < a.experts; e += block_threads()) shared.experts[e] = load(a.expert_rank + e);
+  // Published by the words that every block waits for.
+  if (block == 0)
+    for (u32 e = thread_index(); e < a.local_experts; e += block_threads())
+      store_relaxed<Scope::Device>(a.expert_counts + e, 0u);
+  block_barrier();
+  const bool start = shared.stop == 0;
+  for (u32 first = 0; first < c.ranks && start; first += GROUP) {
+    if (first != 0) block_barrier();
+    for (u32 rank = thread_index(); rank < GROUP; rank += block_threads()) shared.base[rank] = 0;
+    block_barrier();
+    const u32 head = end - begin < CHUNK ? end - begin : CHUNK;
+    route_chunk(a, shared, begin, head, first);
+    count_before(a, shared, begin, first);
+    if (first == 0) {
+      // Meanwhile the credit of every rank: it may still be reading the last round's rows.
+      for (u32 peer = block_threads() - 1 - thread_index(); peer < c.ranks; peer += block_threads()) {
+        const u64 credit = tagged(epoch - 1, ready), oldest = tagged(epoch - 1, 0);
+        if (!await_word(c, Phase::DispatchSend, peer, Word::ReadyC, oldest, credit)) add_shared(&shared.stop, 1);
+        fence_acquire_window();
+      }
+    }
+    block_barrier();
+    if (shared.stop) break;
+    for (u32 chunk = begin; chunk < end; chunk += CHUNK) {
+      const u32 count = end - chunk < CHUNK ? end - chunk : CHUNK;
+      if (chunk != begin) {
+        block_barrier();
+        route_chunk(a, shared, chunk, count, first);
+        block_barrier();
+      }
+      send_chunk(a, shared, chunk, count, first);
+    }
+    // The block that has the end of the tokens knows the totals.
+    if (block == blocks - 1 && wave_index() == 0)
+      for (u32 rank = lane(); rank < GROUP && first + rank < c.ranks; rank += WAVE)
+        store_relaxed<Scope::Device>(c.rows_to + first + rank, shared.base[rank]);
+  }
+  if (wave_index() == 0) publish_rows(a, shared, epoch, sent_base);
+  block_barrier();
+  for (u32 e = thread_index(); e < a.local_experts && e < SHARED_EXPERTS; e += block_threads()) shared.experts[e] = 0;
+  if (start && !shared.stop) {
+    for (u32 source = block_threads() - 1 - thread_index(); source < c.ranks; source += block_threads()) {
+      if (!await_rows(c, shared, source, epoch)) add_shared(&shared.stop, 1);
+      fence_acquire_window();
+    }
+  }
+  block_barrier();
+  if (!shared.stop) count_experts(a, shared);
+}
