@@ -131,6 +131,23 @@ fn files_that_are_no_plugins_say_why() {
 }
 
 #[test]
+fn who_names_a_transport_is_not_bothered_by_others() {
+    let printer = compiler::library("plugin.c", compiler::scratch("libcampanile_printer.so"), &["-DPRINT"]);
+    let (Some(printer), Some(mailbox)) = (printer, mailbox("libcampanile_named.so")) else { return };
+    let folder = folder(&[("libcampanile_printer.so", &printer), ("libcampanile_mailbox.so", &mailbox)]);
+    let path = ("CAMPANILE_PLUGIN_PATH", text(folder.path()));
+    for transport in ["shm", "mailbox"] {
+        // The other one writes to standard output when it is loaded; there is one JSON object all the same.
+        let said = said(&[path, ("CAMPANILE_TRANSPORT", transport)], &[&MOE[..], &["--json"]].concat());
+        let report: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        assert!(report.is_object());
+        // What there is is shown, whatever is chosen.
+        let said = self::said(&[path, ("CAMPANILE_TRANSPORT", transport)], &["info"]);
+        has(&said, &["  mailbox ", "  c 1.2 "]);
+    }
+}
+
+#[test]
 fn decorators_are_around_every_transport() {
     let decorators = ("CAMPANILE_DECORATE", "throttle(latency=5us)+plain");
     has(&said(&[decorators], &MOE), &["transport shm+throttle+plain", "bit for bit"]);

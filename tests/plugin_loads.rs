@@ -167,6 +167,21 @@ fn crashes_and_hangs_stay_in_the_child() {
 }
 
 #[test]
+fn what_a_probe_starts_ends_with_it() {
+    let folder = folder();
+    let number = folder.path().join("stray");
+    let Some(file) = plugin(&folder, &[&format!("-DSTRAY=\"{}\"", number.display())]) else { return };
+    Loader::default().probe(&file).unwrap();
+    let stray: u32 = std::fs::read_to_string(&number).expect("`probe` writes it").parse().expect("a number");
+    // Until whoever inherits it has taken note of its end: a process that has ended has no memory.
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while std::fs::read_to_string(format!("/proc/{stray}/statm")).is_ok_and(|pages| !pages.starts_with("0 ")) {
+        assert!(std::time::Instant::now() < deadline, "process {stray} is still there");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
 fn a_panic_is_an_error_that_names_the_function() {
     let file = library::of_cargo(&["--package", "campanile-tests", "--example", "panicking_plugin"]);
     let text = Loader::default().load_file(&file).err().unwrap().to_string();

@@ -1,7 +1,6 @@
 //! The C compiler of this machine.
 
-// Not every test that has this module needs all of it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "not every test that has this module needs all of it")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

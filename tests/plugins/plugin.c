@@ -8,11 +8,14 @@
  *   HANG          `probe` does not return
  *   CRASH         a constructor crashes
  *   LEAVE         a constructor ends the process
+ *   PRINT         a constructor and `probe` write to standard output
+ *   STRAY         `probe` leaves a process behind, and its number in this file
  *   REFUSE        `init` returns an error
  *   LOG           `init` writes into the log
  *   UNDEFINED     it needs a symbol that nobody has
  *   DEPENDS       it calls libabsent.so */
 #include <campanile/transport.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -56,6 +59,10 @@ __attribute__((constructor)) static void crash(void) { abort(); }
 __attribute__((constructor)) static void leave(void) { _exit(7); }
 #endif
 
+#ifdef PRINT
+__attribute__((constructor)) static void greet(void) { puts("good morning"), fflush(stdout); }
+#endif
+
 static int32_t fail(CampanileError *error, int32_t status, const char *reason) {
   strncpy(error->reason, reason, sizeof error->reason - 1);
   return status;
@@ -87,6 +94,19 @@ static int32_t probe(void *ctx, const CampanileDeviceSink *devices, CampanileErr
   CampanileText first = TEXT("first"), second = TEXT("second"), fine = TEXT("fine"), broken = TEXT("broken");
   (void)ctx;
   (void)error;
+#ifdef PRINT
+  greet();
+#endif
+#ifdef STRAY
+  pid_t stray = fork();
+  if (stray == 0) {
+    pause();
+    _exit(0);
+  }
+  FILE *file = fopen(STRAY, "w");
+  fprintf(file, "%d", (int)stray);
+  fclose(file);
+#endif
 #ifdef HANG
   for (;;) {
     pause();

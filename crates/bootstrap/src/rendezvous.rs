@@ -93,7 +93,7 @@ impl Join<'_> {
         self.timeout.saturating_sub(self.start.elapsed())
     }
 
-    /// Waits until the next attempt; whether there is time for one.
+    /// Waits until the next attempt; whether there is time for one. That somebody begins to listen is no event here.
     fn pause(&self) -> bool {
         thread::sleep(TRY_EVERY.min(self.left()));
         !self.left().is_zero()

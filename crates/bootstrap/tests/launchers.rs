@@ -129,7 +129,7 @@ fn torchrun_whose_agent_listens() {
 fn torchrun_where_nobody_listens() {
     let port = free_port();
     let all = ranks(3, |rank| torchrun(rank, 3, &port));
-    // Rank 0 comes last; the others wait for it.
+    // Rank 0 comes last, most likely: whether it does changes which way is tried, not the result.
     let others: Vec<Child> = all[1..].iter().map(|variables| spawn(variables, "60s")).collect();
     std::thread::sleep(Duration::from_millis(200));
     let mut said_by = vec![said(&spawn(&all[0], "60s").wait_with_output().unwrap())];
@@ -381,4 +381,15 @@ fn inner_launchers_come_before_outer_ones() {
     assert_eq!(place.rendezvous, Rendezvous::Rank0("tcp://[::1]:9".parse().unwrap()));
     let alone = Place::of(&config, [("PATH", "/bin")]).unwrap_err().to_string();
     assert!(alone.contains("CAMPANILE_STORE set, but no launcher's rank"), "{alone}");
+}
+
+#[test]
+fn a_world_without_end_is_refused() {
+    for ranks in ["0", "65537", "4294967295"] {
+        let error = refused(&[("RANK", "0"), ("WORLD_SIZE", ranks), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")]);
+        assert!(
+            error.contains(&format!("WORLD_SIZE=\"{ranks}\" is not allowed")) && error.contains("65536"),
+            "{error}"
+        );
+    }
 }

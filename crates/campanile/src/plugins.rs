@@ -90,6 +90,19 @@ impl Plugins {
     /// As [`preference`](Self::preference): a configuration that names a transport that is not there is of no use.
     /// [`ConfigError::Value`] for decorators that are none.
     pub fn of(config: &Config) -> Result<Self, ConfigError> {
+        Self::with_folders(config, false)
+    }
+
+    /// As [`of`](Self::of), but with everything that the folders hold, also what the configuration does not name: for who
+    /// wants to see what there is.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    pub fn all(config: &Config) -> Result<Self, ConfigError> {
+        Self::with_folders(config, true)
+    }
+
+    fn with_folders(config: &Config, everything: bool) -> Result<Self, ConfigError> {
         let mut plugins = Self::linked();
         let loader = Loader::default();
         for name in config.transport().names().iter().filter(|name| name.contains('/')) {
@@ -100,14 +113,15 @@ impl Plugins {
         // Whoever names what is there already needs no search, and is not held up by a file that he does not use.
         let named = config.transport();
         let is_there = |name: &String| name.contains('/') || plugins.plugins.iter().any(|plugin| plugin.name == name);
-        let all_there = !named.is_auto() && named.names().iter().all(is_there);
+        let everything = everything || named.is_auto();
+        let all_there = !everything && named.names().iter().all(is_there);
         if let Some(folders) = config.plugin_path().filter(|_| !all_there) {
             let taken: Vec<_> = plugins.iter().map(Plugin::name).collect();
             let search = loader.search(&folders, &taken);
             for error in search.refused {
                 plugins.refused.push(Refused { path: error.path().to_owned(), reason: error.to_string() });
             }
-            let is_wanted = |found: &Found| named.is_auto() || named.names().contains(&found.name);
+            let is_wanted = |found: &Found| everything || named.names().contains(&found.name);
             let (wanted, others): (Vec<_>, Vec<_>) = search.found.into_iter().partition(is_wanted);
             plugins.not_loaded = others.into_iter().map(|found| found.name).collect();
             for found in wanted {

@@ -89,7 +89,7 @@ struct Info {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
     let config = campanile::bootstrap::configuration().map_err(Error::input)?;
-    let plugins = Plugins::of(&config).map_err(Error::input)?;
+    let plugins = Plugins::all(&config).map_err(Error::input)?;
     config.launched().map_err(Error::input)?;
     if args.explain {
         return explain(args, &plugins, &config);

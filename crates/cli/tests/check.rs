@@ -98,3 +98,10 @@ fn what_does_not_exist_is_exit_code_2() {
         assert!(output.stdout.is_empty());
     }
 }
+
+#[test]
+fn nothing_that_could_be_run_is_a_failure() {
+    let output = check(&["--as", "threads", "--case", "a_stopped_process"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(text(&output.stderr).contains("no case could be run"), "{}", text(&output.stderr));
+}

@@ -107,8 +107,7 @@ impl Exchange<'_> {
             Err(error) => format!("-{error}").into_bytes(),
         };
         let (values, end) = self.gather_until(key, &message, |message| !message.starts_with(b"+"));
-        let given = |(&rank, value): (&Rank, &'_ Option<Vec<u8>>)| value.is_some().then_some(rank);
-        let members = || self.team.members().iter().zip(&values).filter_map(given).zip(values.iter().flatten());
+        let members = || self.team.members().iter().zip(&values).filter_map(|(&rank, v)| Some((rank, v.as_ref()?)));
         if let Some((peer, reason)) = members().find_map(|(peer, value)| Some((peer, value.strip_prefix(b"-")?))) {
             let reason = String::from_utf8_lossy(reason).into_owned();
             return Err(CommError::Peer { what: key.to_owned(), peer, reason });
@@ -173,7 +172,49 @@ fn first_difference<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::first_difference;
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::{Exchange, first_difference};
+    use crate::{Bootstrap, BootstrapError, CommError, Node, Rank, Team};
+
+    /// What others have put, and nothing that is waited for.
+    struct Board(Mutex<BTreeMap<String, Vec<u8>>>);
+
+    impl Bootstrap for Board {
+        fn rank(&self) -> Rank {
+            Rank(0)
+        }
+
+        fn ranks(&self) -> usize {
+            4
+        }
+
+        fn node(&self) -> Node {
+            Node::new("here")
+        }
+
+        fn put(&self, key: &str, value: &[u8]) -> Result<(), BootstrapError> {
+            self.0.lock().unwrap().insert(key.to_owned(), value.to_owned());
+            Ok(())
+        }
+
+        fn get(&self, key: &str, _: Duration) -> Result<Option<Vec<u8>>, BootstrapError> {
+            Ok(self.0.lock().unwrap().get(key).cloned())
+        }
+    }
+
+    #[test]
+    fn a_failure_is_told_of_whose_it_is_while_others_are_missing() {
+        let board = Board(Mutex::new([("k/2".to_owned(), b"-no luck".to_vec())].into()));
+        let team = Team::world(4);
+        let exchange = Exchange { bootstrap: &board, transport: None, team: &team, timeout: Duration::ZERO };
+        let Err(CommError::Peer { peer, reason, .. }) = exchange.results("k", Ok(Vec::new())) else { panic!() };
+        assert_eq!((peer, reason.as_str()), (Rank(2), "no luck"));
+        let error = exchange.all_gather("other", b"").unwrap_err().to_string();
+        assert!(error.contains("missing ranks 1–3"), "{error}");
+    }
 
     #[test]
     fn fields_are_compared_by_name() {

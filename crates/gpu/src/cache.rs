@@ -85,7 +85,8 @@ impl Cache {
     }
 }
 
-/// Takes the lock; false if it was not free within the patience, and the entry is built twice.
+/// Takes the lock; false if it was not free within the patience, and the entry is built twice. A blocking lock has no
+/// deadline, and a lock that becomes free is no event that could be polled for.
 fn wait_for(lock: &File) -> bool {
     let deadline = Instant::now() + BUILD_PATIENCE;
     while Instant::now() < deadline {

@@ -192,7 +192,7 @@ impl Drop for Stream {
     }
 }
 
-/// Looks at `done` until it is, or `patience` is over.
+/// Looks at `done` until it is, or `patience` is over: the vendors' blocking calls have no deadline.
 pub(crate) fn poll(
     patience: Duration,
     what: &'static str,

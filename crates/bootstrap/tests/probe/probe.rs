@@ -119,6 +119,7 @@ fn put_and_leave() -> Result<String, String> {
 fn read_late() -> Result<String, String> {
     let bootstrap = from_env().map_err(|error| error.to_string())?;
     bootstrap.put("ready", b"").map_err(|error| error.to_string())?;
+    // So that the other one wants to leave before; sooner would be right, too.
     std::thread::sleep(Duration::from_millis(300));
     let value = bootstrap.get("key", Duration::from_secs(60)).map_err(|error| error.to_string())?;
     Ok(String::from_utf8_lossy(&value.unwrap_or_default()).into_owned())

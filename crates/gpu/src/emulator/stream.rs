@@ -189,6 +189,7 @@ impl Shared {
             Task::Wait { address, value } => {
                 // SAFETY: an aligned word that lives until this is done, by the contract of the table.
                 let word = unsafe { AtomicU64::from_ptr(*address as *mut u64) };
+                // Plain stores of kernels and hosts raise it, so there is no event; as on GPUs, destroying the stream ends it.
                 let mut waiter = Waiter::new(SpinPolicy::SHARED);
                 while (word.load(Ordering::Acquire).wrapping_sub(*value) as i64) < 0 {
                     if self.destroyed.load(Ordering::Relaxed) {
