@@ -5,8 +5,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use campanile_core::{
-    Completion, HugePages, Node, OpenOptions, PostError, Queue, QueueError, QueueOptions, QueueTarget, Rank, Transport,
-    TransportPlugin,
+    Completion, HugePages, Node, OpenOptions, PostError, QueueError, QueueOptions, QueueTarget, Rank, TransportPlugin,
 };
 use campanile_plugin::{Exported, Imported, abi};
 use campanile_shm::ShmPlugin;
