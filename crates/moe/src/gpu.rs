@@ -10,26 +10,31 @@
 //! ends by [`abort`](GpuMoe::abort); the first failure is recorded, nothing is published after it, and later launches end
 //! at once. All ranks issue their launches in one order.
 //!
-//! The ranks of [`in_process`](GpuMoe::in_process) are threads of one process.
+//! The ranks of [`new`](GpuMoe::new) are those of a communicator, processes or threads; a rank that dies, stalls or aborts is
+//! named by all others. The ranks of [`in_process`](GpuMoe::in_process) are threads of one process without a communicator.
 
 mod arguments;
 mod error;
 pub mod exchange;
 mod kernels;
 mod memory;
+mod watch;
+mod windows;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use campanile_gpu::{Address, Cache, Coherence, Device, Grid, Pins, Stream, VirtualMemory};
+use campanile_core::{CommError, Communicator, MemoryKind, MoeCombine};
+use campanile_gpu::{Address, Cache, Device, Grid, Pins, Stream};
 
 pub use error::{Failure, FailureKind, GpuMoeError};
 
-use crate::protocol::{Epoch, Set, Word, WordMap};
+use crate::protocol::{Epoch, Set, Word};
 use crate::{MoeConfig, Plan, PlanPaths};
 use kernels::Kernels;
 use memory::State;
+use watch::Watch;
+use windows::Windows;
 
 /// How an operation runs. The result does not depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -111,12 +116,51 @@ pub struct GpuMoe {
     options: GpuMoeOptions,
     kernels: Kernels,
     state: State,
-    windows: Arc<[VirtualMemory]>,
+    windows: Windows,
+    watch: Option<Watch>,
 }
 
 impl GpuMoe {
-    /// The operation of as many ranks as there are devices (a device may be several ranks' in the emulator), for threads of
-    /// this process. Compiles, allocates and maps everything.
+    /// Makes the operation on every rank of `comm`, each on a device of its own or shared with others, with its window.
+    /// Compiles, allocates and maps everything. Collective.
+    ///
+    /// No wait is longer than the communicator's [`timeout`](Communicator::timeout).
+    ///
+    /// # Errors
+    /// [`GpuMoeError`] on every rank: a config that is none, or not the same everywhere; on one of them too little memory,
+    /// no compiler, a transport that does not map device memory.
+    pub fn new(
+        comm: &Arc<Communicator>,
+        device: &Device,
+        config: MoeConfig,
+        options: &GpuMoeOptions,
+        cache: &Cache,
+    ) -> Result<Self, GpuMoeError> {
+        let by = if config.combine == MoeCombine::Push { MoeCombine::Push } else { MoeCombine::Pull };
+        let mut fields = config.fingerprint(by);
+        fields.push(("memory", "of devices".to_owned()));
+        comm.agree("moe", &fields)?;
+        let plan = plan(config, comm.rank(), comm.ranks())?;
+        let address = device.pci_address();
+        let addresses = together(comm, "moe devices", address.as_ref().map(|address| address.clone().into_bytes()));
+        let (address, addresses) = (address?, addresses?);
+        let sharing = addresses.iter().filter(|other| **other == address.as_bytes()).count();
+
+        let window = comm.window(plan.bytes(), MemoryKind::Device(device.ordinal()))?;
+        let options = GpuMoeOptions { deadline: options.deadline.min(comm.timeout()), ..*options };
+        let built = Windows::of(window, device, &plan, options.first).and_then(|windows| {
+            let watch = Watch::new(comm, device)?;
+            Self::build(device, plan, &options, cache, windows, sharing, Some(watch))
+        });
+        // No rank stores a word before every rank has initialised its own.
+        let ready = together(comm, "moe kernels", built.as_ref().map(|_| Vec::new()));
+        let built = built?;
+        ready?;
+        Ok(built)
+    }
+
+    /// The operation of as many ranks as there are devices (a device may be several ranks'), for threads of this process
+    /// without a communicator. Compiles, allocates and maps everything.
     ///
     /// # Errors
     /// [`GpuMoeError`]: a config that is none, a device without peer access, too little memory, no compiler.
@@ -126,35 +170,35 @@ impl GpuMoe {
         options: &GpuMoeOptions,
         cache: &Cache,
     ) -> Result<Vec<Self>, GpuMoeError> {
-        let ranks = devices.len();
-        let plan = |rank| Plan::new(config.clone(), rank, ranks, PlanPaths::default());
-        let mut windows = Vec::with_capacity(ranks);
-        for (rank, device) in devices.iter().enumerate() {
-            let plan = plan(rank)?;
-            // Words must not be cached in an L2 that a peer's store does not reach.
-            let window = device.allocate_virtual(plan.bytes(), Coherence::Uncached)?;
-            for peer in devices.iter().filter(|peer| peer.ordinal() != device.ordinal()) {
-                window.allow_access(peer)?;
-            }
-            let words = initial_words(&plan, options.first);
-            device.stream()?.upload(&window, plan.words.offset, &words)?;
-            windows.push(window);
-        }
-        let windows: Arc<[VirtualMemory]> = windows.into();
-        let addresses: Vec<Address> = windows.iter().map(VirtualMemory::address).collect();
-        let mut operations = Vec::with_capacity(ranks);
-        for (rank, device) in devices.iter().enumerate() {
-            let plan = plan(rank)?;
-            operations.push(Self {
-                device: device.clone(),
-                kernels: Kernels::new(device, config, [options.dispatch, options.combine], cache)?,
-                state: State::new(device, &plan, &addresses, options.first)?,
-                plan,
-                options: *options,
-                windows: Arc::clone(&windows),
-            });
-        }
-        Ok(operations)
+        let plans = (0..devices.len()).map(|rank| plan(config.clone(), rank, devices.len()));
+        let plans = plans.collect::<Result<Vec<_>, _>>()?;
+        let windows = Windows::in_process(devices, &plans, options.first)?;
+        let ranks = devices.iter().zip(plans).zip(windows).map(|((device, plan), windows)| {
+            let sharing = devices.iter().filter(|other| other.ordinal() == device.ordinal()).count();
+            Self::build(device, plan, options, cache, windows, sharing, None)
+        });
+        ranks.collect()
+    }
+
+    /// One rank of an operation whose windows are there; `sharing` ranks have this device.
+    fn build(
+        device: &Device,
+        plan: Plan,
+        options: &GpuMoeOptions,
+        cache: &Cache,
+        windows: Windows,
+        sharing: usize,
+        watch: Option<Watch>,
+    ) -> Result<Self, GpuMoeError> {
+        Ok(Self {
+            device: device.clone(),
+            kernels: Kernels::new(device, plan.config(), [options.dispatch, options.combine], sharing, cache)?,
+            state: State::new(device, &plan, windows.addresses(), options.first)?,
+            plan,
+            options: *options,
+            windows,
+            watch,
+        })
     }
 
     /// The plan: sizes, planes, expert maps.
@@ -292,30 +336,9 @@ impl GpuMoe {
         self.state.address(&self.state.set(set).expert_counts)
     }
 
-    /// What the kernels have recorded so far; complete once the stream is done.
-    ///
-    /// # Errors
-    /// [`GpuMoeError::Failed`], for ever after the first failure.
-    pub fn check(&self) -> Result<(), GpuMoeError> {
-        // SAFETY: the record of this rank's kernels.
-        match unsafe { error::read_record(self.state.record()) } {
-            None => Ok(()),
-            Some(failure) => Err(GpuMoeError::Failed { rank: self.plan.rank, failure }),
-        }
-    }
-
-    /// Frees running kernels of this rank: what waits gives up. The operation is over.
-    pub fn abort(&self) {
-        // SAFETY: an aligned word, alive as long as `self`, to which all accesses are atomic.
-        unsafe { (*self.state.abort().cast::<AtomicU32>()).store(1, Ordering::Release) };
-    }
-
     fn plane(&self, region: &campanile_core::ArenaRegion) -> DevicePlane {
-        DevicePlane { address: self.window().address() + region.offset as Address, stride: region.stride }
-    }
-
-    fn window(&self) -> &VirtualMemory {
-        &self.windows[self.plan.rank]
+        let own = self.windows.addresses()[self.plan.rank];
+        DevicePlane { address: own + region.offset as Address, stride: region.stride }
     }
 
     fn check_row(&self, what: &'static str, stride: usize, row: usize) -> Result<(), GpuMoeError> {
@@ -325,7 +348,9 @@ impl GpuMoe {
         Err(GpuMoeError::Argument { what, given: format!("{stride} bytes"), allowed: format!("a row has {row}") })
     }
 
+    /// What every kernel is given, once it may be launched.
     fn common(&self, set: Set) -> Result<arguments::Common, GpuMoeError> {
+        self.check_launch()?;
         let config = self.plan.config();
         if set.0 >= config.sets {
             return Err(GpuMoeError::Argument {
@@ -336,8 +361,8 @@ impl GpuMoe {
         }
         let (planes, regions) = (self.plan.set(set), self.state.set(set));
         let mut near = [0; arguments::NEAR];
-        for (near, window) in near.iter_mut().zip(self.windows.iter()) {
-            *near = window.address();
+        for (near, window) in near.iter_mut().zip(self.windows.addresses()) {
+            *near = *window;
         }
         let line = self.plan.word_map.offset(set, 0, Word::Meta);
         Ok(arguments::Common {
@@ -360,7 +385,7 @@ impl GpuMoe {
             routes: self.state.address(&regions.routes),
             failed: self.state.address(&self.state.failed),
             abort: self.state.abort_address(),
-            record: self.state.record_address(),
+            record: self.state.record_address(set),
             deadline: self.options.deadline.as_nanos().min(u128::from(u64::MAX / 2)) as u64,
             rank: self.plan.rank as u32,
             ranks: self.plan.ranks as u32,
@@ -372,7 +397,34 @@ impl GpuMoe {
     }
 }
 
-/// What all words of a rank hold before the first round.
-fn initial_words(plan: &Plan, first: Epoch) -> Vec<u8> {
-    WordMap::initial(first).to_ne_bytes().repeat(plan.word_map.bytes() / 8)
+/// The plan of an operation on devices.
+fn plan(config: MoeConfig, rank: usize, ranks: usize) -> Result<Plan, GpuMoeError> {
+    if config.combine == MoeCombine::Push {
+        return Err(GpuMoeError::Argument {
+            what: "combine",
+            given: "is push".to_owned(),
+            allowed: "kernels pull: give pull or auto".to_owned(),
+        });
+    }
+    Ok(Plan::new(config, rank, ranks, PlanPaths::default())?)
+}
+
+/// Tells the others what this rank has, or that it failed; what all have, or the error of one that failed. Collective.
+fn together<E: std::fmt::Display>(
+    comm: &Communicator,
+    what: &'static str,
+    mine: Result<Vec<u8>, &E>,
+) -> Result<Vec<Vec<u8>>, CommError> {
+    let message = match mine {
+        Ok(value) => [b"+", value.as_slice()].concat(),
+        Err(error) => format!("-{error}").into_bytes(),
+    };
+    let all = comm.gather(what, &message)?;
+    if let Some((position, reason)) =
+        all.iter().enumerate().find_map(|(at, message)| Some((at, message.strip_prefix(b"-")?)))
+    {
+        let (peer, reason) = (comm.team().member(position), String::from_utf8_lossy(reason).into_owned());
+        return Err(CommError::Peer { what: what.to_owned(), peer, reason });
+    }
+    Ok(all.into_iter().map(|message| message[1..].to_vec()).collect())
 }

@@ -75,7 +75,7 @@ pub use round::{Combine, Epoch, Phase, Round, Set};
 pub use wait::{Seen, WordCondition};
 pub use word::{Ready, TaggedWord, Word, WordMap};
 
-use error::Shown;
+pub(crate) use error::Shown;
 use lane::Lane;
 use stage::Stage;
 

@@ -129,6 +129,7 @@ fn a_rank_that_never_comes_is_named() {
         phase: Phase::DispatchReceive,
         peer: 1,
         word: Word::Meta,
+        set: Set(0),
         expected,
         seen: 0,
     };

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use campanile_core::{CommError, Fault};
 use campanile_gpu::{CallError, CompileError};
 
 use crate::PlanError;
-use crate::protocol::{Phase, Word};
+use crate::protocol::{Phase, Set, Shown, Word};
 
 /// Why a launch gave up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +34,8 @@ pub struct Failure {
     pub peer: usize,
     /// Which word.
     pub word: Word,
+    /// Of which set.
+    pub set: Set,
     /// The value that was waited for; the capacity for a misuse.
     pub expected: u64,
     /// The value that was there; the token count for a misuse.
@@ -41,22 +44,26 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, phase, peer, word, expected, seen } = self;
+        let Self { kind, phase, peer, word, set, expected, seen } = self;
         match kind {
             FailureKind::Timeout => {
-                write!(f, "{phase}: rank {peer} did not bring {word} to {expected:#x} in time; it is at {seen:#x}")
+                let (expected, seen) = (Shown(*word, *expected), Shown(*word, *seen));
+                write!(f, "{phase}: rank {peer} did not bring {word} of {set} to {expected} in time; it is at {seen}")
             }
             FailureKind::Aborted => {
-                write!(f, "{phase}: aborted while {word} of rank {peer} was at {seen:#x}, not yet at {expected:#x}")
+                let (expected, seen) = (Shown(*word, *expected), Shown(*word, *seen));
+                write!(f, "{phase}: aborted while {word} of {set} of rank {peer} was at {seen}, not yet at {expected}")
             }
             FailureKind::Protocol => write!(
                 f,
-                "{phase}: {word} of rank {peer} holds {seen:#x}, which nobody who waits for {expected:#x} may find; \
-                 the ranks disagree on their calls, or the word was overwritten"
+                "{phase}: {word} of {set} of rank {peer} holds {}, which nobody who waits for {} may find; the ranks \
+                 disagree on their calls, or the word was overwritten",
+                Shown(*word, *seen),
+                Shown(*word, *expected)
             ),
             FailureKind::Misuse => write!(
                 f,
-                "{phase} with {seen} tokens of at most {expected}: a set takes a dispatch when its last round was \
+                "{phase} on {set} with {seen} tokens of at most {expected}: a set takes a dispatch when its last round was \
                  combined or released, and a combine or release once after it"
             ),
         }
@@ -97,13 +104,26 @@ pub enum GpuMoeError {
         /// Why.
         failure: Failure,
     },
+    /// The communicator failed: somebody died, stalled or aborted, or was given another config.
+    #[error(transparent)]
+    Comm(#[from] CommError),
 }
 
-/// Reads a record; `None` while there was no failure.
+impl GpuMoeError {
+    /// The culprit, if there is one.
+    pub fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Comm(error) => error.fault(),
+            _ => None,
+        }
+    }
+}
+
+/// Reads the record of `set`; `None` while there was no failure.
 ///
 /// # Safety
 /// `record` points to a `MoeRecord` that only kernels write.
-pub(super) unsafe fn read_record(record: *const u8) -> Option<Failure> {
+pub(super) unsafe fn read_record(record: *const u8, set: Set) -> Option<Failure> {
     // SAFETY: the caller's promise; the record is aligned to 8 and all accesses to it are atomic.
     unsafe {
         let word = |at: usize| (*record.add(at).cast::<AtomicU32>()).load(Ordering::Relaxed);
@@ -122,6 +142,7 @@ pub(super) unsafe fn read_record(record: *const u8) -> Option<Failure> {
             phase: phases[(word(4) as usize).min(phases.len() - 1)],
             peer: word(8) as usize,
             word: Word::ALL[(word(12) as usize).min(Word::ALL.len() - 1)],
+            set,
             expected: value(16),
             seen: value(24),
         })

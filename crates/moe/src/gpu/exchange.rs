@@ -1,13 +1,15 @@
 //! Whole exchanges on GPUs, with experts that scale: what tests, checks and benchmarks run. As [`exchange`](crate::exchange)
 //! on the host.
 
-use std::time::Duration;
+mod run;
 
 use campanile_gpu::{Address, Coherence, DeviceMemory, Stream};
 
 use super::{DeviceOut, DeviceTokens, GpuMoe, GpuMoeError, Index, arguments, kernels::type_code};
 use crate::protocol::Set;
 use crate::{Problem, RankOutput, Received};
+
+pub use run::run;
 
 /// One rank's part of a problem, in memory of its device.
 #[derive(Debug)]
@@ -151,29 +153,20 @@ impl GpuMoe {
         }
     }
 
-    /// Waits until the stream is done, then reports what the kernels recorded.
-    ///
-    /// # Errors
-    /// [`GpuMoeError::Failed`], or a stream that is not done within `patience`.
-    pub fn finish(&self, stream: &Stream, patience: Duration) -> Result<(), GpuMoeError> {
-        stream.synchronize(patience)?;
-        self.check()
-    }
-
     /// What came in the last round of `set`, as the model says it. The stream's earlier work is waited for.
     ///
     /// # Errors
     /// Those of the calls.
     pub fn received(&self, set: Set, stream: &Stream) -> Result<Received, GpuMoeError> {
         let (config, planes) = (self.plan.config(), self.plan.set(set));
-        let rows = self.state.words(stream, &self.state.set(set).rows_from, self.plan.ranks)?;
+        let rows = self.read_rows_from(set, stream)?;
         let (row_bytes, topk) = (config.dtype.row_bytes(config.hidden), config.topk);
         let mut received = Received::default();
         for (source, &rows) in rows.iter().enumerate() {
             let read = |plane: &campanile_core::ArenaRegion| -> Result<Vec<u8>, GpuMoeError> {
-                let mut bytes = vec![0; plane.stride * rows as usize];
+                let mut bytes = vec![0; plane.stride * rows];
                 if !bytes.is_empty() {
-                    stream.download(self.window(), self.plan.at(plane, source, 0), &mut bytes)?;
+                    stream.download(&self.windows, self.plan.at(plane, source, 0), &mut bytes)?;
                 }
                 Ok(bytes)
             };
@@ -197,6 +190,15 @@ impl GpuMoe {
         Ok(received)
     }
 
+    /// Rows from each source in the last round of `set`. The stream's earlier work is waited for.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    pub fn read_rows_from(&self, set: Set, stream: &Stream) -> Result<Vec<usize>, GpuMoeError> {
+        let rows = self.state.words(stream, &self.state.set(set).rows_from, self.plan.ranks)?;
+        Ok(rows.into_iter().map(|rows| rows as usize).collect())
+    }
+
     /// Rows for each local expert in the last round of `set`. The stream's earlier work is waited for.
     ///
     /// # Errors
@@ -210,7 +212,7 @@ impl GpuMoe {
     /// # Errors
     /// Those of the call.
     pub fn read_words(&self, stream: &Stream, words: &mut [u8]) -> Result<(), GpuMoeError> {
-        Ok(stream.download(self.window(), self.plan.words.offset, words)?)
+        Ok(stream.download(&self.windows, self.plan.words.offset, words)?)
     }
 
     /// Fills the planes of `set`, but not its words. No round of it is open on any rank.
@@ -222,7 +224,7 @@ impl GpuMoe {
         for plane in [&planes.rows, &planes.scales, &planes.meta, &planes.outputs] {
             let bytes = vec![value; plane.stride * plane.count];
             if !bytes.is_empty() {
-                stream.upload(self.window(), plane.offset, &bytes)?;
+                stream.upload(&self.windows, plane.offset, &bytes)?;
             }
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The compiled kernels of a rank: [`Kernels`].
 
-use campanile_gpu::{Cache, Compile, Device, GeometryTable, Module, Pins, Plan, Residency, Source};
+use campanile_gpu::{Cache, Compile, Device, GeometryTable, Grid, Module, Pins, Plan, Residency, Source};
 
 use super::GpuMoeError;
 use super::arguments::{Combine, Dispatch, Release, Scale};
@@ -42,11 +42,13 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles and loads them; `pins` are those of dispatch and combine.
+    /// Compiles and loads them; `pins` are those of dispatch and combine. `sharing` ranks have the device: kernels of one
+    /// wait for those of another, so each rank gets its part of the blocks, that all fit at once.
     pub(super) fn new(
         device: &Device,
         config: &MoeConfig,
         [dispatch, combine]: [Pins; 2],
+        sharing: usize,
         cache: &Cache,
     ) -> Result<Self, GpuMoeError> {
         let table = GeometryTable::parse(GEOMETRY)?;
@@ -54,7 +56,11 @@ impl Kernels {
         let load = |name: &str, compile: Compile| -> Result<Module, GpuMoeError> {
             Ok(device.compile(&source(name), &compile, cache)?)
         };
-        let grid = |name: &str, pins| table.find(name, &target, config.capacity as u64, pins);
+        let grid = |name: &str, pins: Pins| {
+            let grid = table.find(name, &target, config.capacity as u64, pins)?;
+            let share = (grid.blocks / sharing.max(1) as u32).max(1);
+            Ok::<_, GpuMoeError>(Grid { blocks: pins.blocks.unwrap_or(share), ..grid })
+        };
         let numbers = format!("static_cast<Type>({})", type_code(config.combine_dtype));
         let combine_module = load("combine", Compile::default().define("CAMPANILE_MOE_TYPE", numbers))?;
         let plain = Compile::default;

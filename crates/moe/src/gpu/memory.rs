@@ -3,7 +3,9 @@
 use campanile_core::{Arena, ArenaError, ArenaRegion};
 use campanile_gpu::{Address, CallError, Coherence, Device, DeviceMemory, HostMemory, Stream};
 
+use super::Failure;
 use super::arguments::{RECORD_BYTES, STATE_BYTES};
+use super::error::read_record;
 use crate::Plan;
 use crate::protocol::{Epoch, Set, WordMap};
 
@@ -19,7 +21,7 @@ pub(super) struct SetRegions {
     pub(super) routes: ArenaRegion,
 }
 
-/// Counters, routes and tables in device memory; record and abort word in host memory.
+/// Counters, routes and tables in device memory; a record a set and the abort word in host memory.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) sets: Vec<SetRegions>,
@@ -78,7 +80,7 @@ impl State {
         }
         let memory = device.allocate(bytes.len(), Coherence::Coarse)?;
         device.stream()?.upload(&memory, 0, &bytes)?;
-        let host = device.allocate_host(RECORD_BYTES + 8)?;
+        let host = device.allocate_host(sets.len() * RECORD_BYTES + 8)?;
         Ok(Self { sets, failed, windows: table, expert_rank, expert_number, memory, host })
     }
 
@@ -97,23 +99,25 @@ impl State {
         Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).collect())
     }
 
-    /// The record, on the host.
-    pub(super) fn record(&self) -> *const u8 {
-        self.host.as_ptr()
+    /// The first failure, if there was one: it is in the record of its set, and the others are empty.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        let sets = (0..).map(Set).take(self.sets.len());
+        // SAFETY: the records of this rank's kernels, inside the memory.
+        sets.into_iter().find_map(|set| unsafe { read_record(self.host.as_ptr().add(set.index() * RECORD_BYTES), set) })
     }
 
-    pub(super) fn record_address(&self) -> Address {
-        self.host.address()
+    pub(super) fn record_address(&self, set: Set) -> Address {
+        self.host.address() + (set.index() * RECORD_BYTES) as Address
     }
 
     /// The abort word, on the host: a u32.
     pub(super) fn abort(&self) -> *mut u8 {
-        // SAFETY: behind the record, inside the memory.
-        unsafe { self.host.as_ptr().add(RECORD_BYTES) }
+        // SAFETY: behind the records, inside the memory.
+        unsafe { self.host.as_ptr().add(self.sets.len() * RECORD_BYTES) }
     }
 
     pub(super) fn abort_address(&self) -> Address {
-        self.host.address() + RECORD_BYTES as Address
+        self.host.address() + (self.sets.len() * RECORD_BYTES) as Address
     }
 }
 

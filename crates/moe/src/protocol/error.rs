@@ -202,7 +202,7 @@ pub struct ProtocolError {
 }
 
 /// A word as its kind wants to be read.
-pub(super) struct Shown(pub Word, pub u64);
+pub(crate) struct Shown(pub Word, pub u64);
 
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
