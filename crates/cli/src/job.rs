@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bench;
 use crate::check;
+use crate::device::Devices;
 use crate::exit::Error;
 use crate::moe;
 
@@ -31,15 +32,21 @@ pub enum Job {
 
 impl Job {
     /// Joins the job as `config` says, does one rank's part and returns what the command wants of it.
-    fn run(&self, config: &Config) -> anyhow::Result<Vec<u8>> {
-        match self {
-            Self::Moe(exchange) => exchange.run(&world(config)?, &exchange.problem()?),
-            Self::BenchMoe(settings) => settings.run(&world(config)?),
+    fn run(&self, config: &Config) -> Result<Vec<u8>, Error> {
+        Ok(match self {
+            Self::Moe(exchange) => {
+                let devices = Devices::open(exchange.device, config)?;
+                exchange.run(&world(config)?, &exchange.problem()?, devices.as_ref())
+            }
+            Self::BenchMoe(settings) => {
+                let devices = Devices::open(settings.device, config)?;
+                settings.run(&world(config)?, devices.as_ref())
+            }
             Self::BenchBarrier(settings) => settings.run(&world(config)?),
             Self::BenchCollective(settings) => settings.run(&world(config)?),
             Self::BenchPut(settings) => settings.run(&world(config)?),
             Self::Check(part) => part.run(config),
-        }
+        }?)
     }
 }
 

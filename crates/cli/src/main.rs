@@ -11,6 +11,8 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod buffer;
 mod check;
+mod device;
+mod device_limit;
 mod doctor;
 mod exit;
 mod info;

@@ -7,11 +7,14 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, bail};
 use campanile::core::{MoeCombine, MoeMode};
 use campanile::moe::exchange::{self, ExchangeOptions, Exchanged, Layout, Times};
+use campanile::moe::gpu::{self, GpuMoeOptions};
 use campanile::moe::model;
 use campanile::moe::{RankOutput, Received, Solution};
 use campanile::{Barrier, Communicator, DType, Problem};
 use serde::{Deserialize, Serialize};
 
+use crate::device::{self, Devices};
+use crate::device_limit::DeviceLimit;
 use crate::exit::Error;
 use crate::job::Job;
 use crate::limit::Limit;
@@ -50,6 +53,9 @@ pub struct Args {
     /// Type of the results: bf16, f16 or f32 [default: that of x, bf16 for f8_e4m3]
     #[arg(long, value_parser = combine_dtype)]
     combine_dtype: Option<DType>,
+    /// Where the ranks' data lies, and what works on it
+    #[arg(long, value_enum, default_value_t)]
+    device: device::Kind,
     #[command(flatten)]
     ranks_options: Options,
     /// Print one JSON object instead of the report
@@ -76,6 +82,8 @@ pub struct Exchange {
     mode: String,
     combine: String,
     keep_received: bool,
+    /// What works on it.
+    pub device: device::Kind,
 }
 
 impl Exchange {
@@ -101,10 +109,21 @@ impl Exchange {
     }
 
     /// One rank's part.
-    pub fn run(&self, comm: &Arc<Communicator>, problem: &Problem) -> anyhow::Result<Vec<u8>> {
-        let exchanged = exchange::run(comm, problem, &self.options()?)?;
-        let limits = measure_limits(comm, problem)?;
-        Ok(encode(comm.transport().info().name, &exchanged, limits))
+    pub fn run(
+        &self,
+        comm: &Arc<Communicator>,
+        problem: &Problem,
+        devices: Option<&Devices>,
+    ) -> anyhow::Result<Vec<u8>> {
+        let Some(devices) = devices else {
+            let exchanged = exchange::run(comm, problem, &self.options()?)?;
+            return Ok(encode(comm, &exchanged, Limits { copies: measure_limits(comm, problem)?, link: None }));
+        };
+        let device = devices.of_rank(comm)?;
+        let options = GpuMoeOptions { deadline: comm.timeout(), ..GpuMoeOptions::default() };
+        let exchanged = gpu::exchange::run(comm, &device, problem, &options, self.keep_received, &devices.cache)?;
+        let link = DeviceLimit::new(comm, &device, &devices.cache)?.measure(&mut Barrier::new(comm)?)?;
+        Ok(encode(comm, &exchanged, Limits { copies: None, link: Some(link) }))
     }
 }
 
@@ -130,6 +149,15 @@ const COPIES: usize = 5;
 /// Spans of a rank's copies of what dispatch and what combine moves.
 type Copies = [Vec<[u64; 2]>; 2];
 
+/// What the phases of a rank are held against.
+#[derive(Default, Serialize, Deserialize)]
+struct Limits {
+    /// Copies of what dispatch and what combine moves, on the host.
+    copies: Option<Copies>,
+    /// GB/s of stores to a peer and of loads from one, on a device.
+    link: Option<[f64; 2]>,
+}
+
 /// What stands before the tensors of a rank's result.
 #[derive(Serialize, Deserialize)]
 struct Header {
@@ -137,12 +165,12 @@ struct Header {
     combine: String,
     dispatch: [u64; 2],
     combine_span: [u64; 2],
-    limits: Option<Copies>,
+    limits: Limits,
     /// Bytes of each tensor.
     lengths: [usize; 7],
 }
 
-fn encode(transport: &str, exchanged: &Exchanged, limits: Option<Copies>) -> Vec<u8> {
+fn encode(comm: &Communicator, exchanged: &Exchanged, limits: Limits) -> Vec<u8> {
     let RankOutput { out, out_weights, received } = &exchanged.output;
     let f32s = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
     let i32s = |values: &[i32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
@@ -156,7 +184,7 @@ fn encode(transport: &str, exchanged: &Exchanged, limits: Option<Copies>) -> Vec
         f32s(&received.topk_weights),
     ];
     let header = Header {
-        transport: transport.to_owned(),
+        transport: comm.transport().info().name.to_owned(),
         combine: exchanged.combine.to_string(),
         dispatch: exchanged.times.dispatch,
         combine_span: exchanged.times.combine,
@@ -174,7 +202,7 @@ struct Carrier {
     combine: MoeCombine,
 }
 
-fn decode(bytes: &[u8]) -> Option<(Carrier, Exchanged, Option<Copies>)> {
+fn decode(bytes: &[u8]) -> Option<(Carrier, Exchanged, Limits)> {
     let (length, bytes) = bytes.split_first_chunk::<8>()?;
     let (header, mut bytes) = bytes.split_at_checked(u64::from_le_bytes(*length) as usize)?;
     let header: Header = serde_json::from_slice(header).ok()?;
@@ -219,7 +247,13 @@ pub fn main(args: &Args) -> Result<(), Error> {
         mode: args.mode.unwrap_or(config.moe_mode()).to_string(),
         combine: combine.to_string(),
         keep_received: args.dump_recv,
+        device: args.device,
     };
+    args.device.check_moe(args.mode.unwrap_or(config.moe_mode()), combine)?;
+    if args.device != device::Kind::Host && args.layout != Layout::Rows {
+        let what = format!("layout {}", args.layout.name());
+        return Err(args.device.lacks(&what, "experts work on the rows in place: use layout rows"));
+    }
     Ranks::check(exchange.ranks)?;
     // The ranks read a copy that nobody else can change, so that all of them and the model see the same.
     let snapshot = args.input.as_deref().map(Snapshot::of).transpose().map_err(Error::Input)?;
@@ -238,10 +272,14 @@ pub fn main(args: &Args) -> Result<(), Error> {
         )));
     }
     exchange.ranks = problem.ranks.len();
-    let ranks = Ranks::new(exchange.ranks, options, Some(combine))?;
+    let ranks = Ranks::on(args.device, exchange.ranks, options, Some(combine))?;
+    let devices = Devices::open(args.device, ranks.config())?;
+    if let Some(devices) = &devices {
+        devices.warn_if_shared(exchange.ranks);
+    }
 
     let spinner = progress::spinner("exchanging");
-    let results = ranks.run(&Job::Moe(exchange.clone()), |comm| exchange.run(comm, &problem))?;
+    let results = ranks.run(&Job::Moe(exchange.clone()), |comm| exchange.run(comm, &problem, devices.as_ref()))?;
     spinner.set_message("verifying");
     let decoded = results.iter().map(|result| decode(result).context("a rank's result cannot be read"));
     let (mut carrier, mut exchanged, mut limits) = (Carrier::default(), Vec::new(), Vec::new());
@@ -324,20 +362,21 @@ fn report(
     problem: &Problem,
     carrier: Carrier,
     spans: &[Times],
-    limits: &[Option<Copies>],
+    limits: &[Limits],
     verification: Verification,
 ) -> Report {
     let rows = rows(problem);
     let wire: u64 = rows.iter().enumerate().map(|(s, row)| row.iter().sum::<u64>() - row[s]).sum();
     let phase = |which: usize, row: usize, spans: Vec<[u64; 2]>| {
-        let copies: Option<Vec<_>> = limits.iter().map(|limits| Some(&limits.as_ref()?[which])).collect();
+        let copies: Option<Vec<_>> = limits.iter().map(|limits| Some(&limits.copies.as_ref()?[which])).collect();
+        let link: Option<f64> = limits.iter().map(|limits| Some(limits.link?[which])).sum();
         let limit = copies.map(|copies| {
             let of_all = |copy: usize| copies.iter().map(|rank| rank[copy]).collect::<Vec<_>>();
             let us =
                 (0..COPIES).map(|copy| Phase::new(row as u64, &of_all(copy), None).us).fold(f64::INFINITY, f64::min);
             (wire * row as u64) as f64 / us / 1e3
         });
-        Phase::new(row as u64, &spans, limit.filter(|limit| limit.is_finite()))
+        Phase::new(row as u64, &spans, limit.or(link).filter(|limit| limit.is_finite()))
     };
     let [dispatch_row, combine_row] = row_bytes(problem);
     let input = match &args.input {
@@ -358,6 +397,7 @@ fn report(
         },
         run: Run {
             ranks_as: ranks.ranks_as().name().to_owned(),
+            device: args.device.name().to_owned(),
             transport: carrier.transport,
             path: ranks.config().path().name().to_owned(),
             mode: exchange.mode.clone(),

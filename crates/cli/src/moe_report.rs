@@ -9,7 +9,8 @@
 //! - A phase lasts from the first rank's start to the last rank's end, on one clock; max / mean is over the ranks' own
 //!   times.
 //! - GB/s is 10^9 bytes a second, of all ranks together. The limit is the rate at which as many ranks copy the same
-//!   bytes; the share of it is wire GB/s over that.
+//!   bytes, or on devices that of peer stores (dispatch) and of peer loads (combine); the share of it is wire GB/s over
+//!   that.
 
 use comfy_table::presets::{NOTHING, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table};
@@ -63,6 +64,8 @@ pub struct Shape {
 pub struct Run {
     /// What ranks are: processes or threads.
     pub ranks_as: String,
+    /// Where the data lay: host, gpu or emulator.
+    pub device: String,
     /// Which transport carried the bytes.
     pub transport: String,
     /// Which path they took.
@@ -264,8 +267,9 @@ impl Report {
             ],
         );
         add("input", &[self.problem.input.clone(), factors.into()]);
-        let Run { ranks_as, transport, path, mode, combine, layout, output } = &self.run;
-        add("ranks", &[ranks_as.clone(), format!("transport {transport}"), format!("path {path}")]);
+        let Run { ranks_as, device, transport, path, mode, combine, layout, output } = &self.run;
+        let ranks_as = if device == "host" { ranks_as.clone() } else { format!("{ranks_as} on {device}") };
+        add("ranks", &[ranks_as, format!("transport {transport}"), format!("path {path}")]);
         add("run", &[format!("mode {mode}"), format!("combine {combine}"), format!("layout {layout}")]);
         if let Some(output) = output {
             add("output", std::slice::from_ref(output));

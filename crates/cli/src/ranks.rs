@@ -10,6 +10,7 @@ use campanile::{Communicator, MoeCombine, Path, Plugins, threads_over};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
+use crate::device;
 use crate::exit::Error;
 use crate::job::Job;
 
@@ -79,8 +80,19 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// `count` ranks, configured by the environment and the options, which win; `combine` if results are to be combined so.
+    /// `count` ranks on the host, configured by the environment and the options, which win; `combine` if results are to be
+    /// combined so.
     pub fn new(count: usize, options: &Options, combine: Option<MoeCombine>) -> Result<Self, Error> {
+        Self::on(device::Kind::Host, count, options, combine)
+    }
+
+    /// As [`new`](Self::new), on devices.
+    pub fn on(
+        device: device::Kind,
+        count: usize,
+        options: &Options,
+        combine: Option<MoeCombine>,
+    ) -> Result<Self, Error> {
         let mut config = campanile::bootstrap::configuration().map_err(Error::input)?;
         if let Some(timeout) = options.timeout {
             config = config.with_timeout(timeout).map_err(Error::input)?;
@@ -91,6 +103,7 @@ impl Ranks {
         if let Some(bind) = options.bind {
             config = config.with_bind(bind).map_err(Error::input)?;
         }
+        let config = device.configure(config)?;
         let plugins = Plugins::of(&config).map_err(Error::input)?;
         config.launched().map_err(Error::input)?;
         if config.path() == Path::Queue && combine == Some(MoeCombine::Pull) {

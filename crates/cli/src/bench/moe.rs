@@ -4,7 +4,10 @@
 //! barriers. The weights are not asked back, except in the first and last round, which are not timed. The same ranks copy
 //! the same bytes (the limit) before the timed rounds and after them, not in between: the copies take the caches, which
 //! the rounds need some ten rounds to win back. The result of the first and of the last round is compared with the scalar
-//! model, bit for bit, each rank its own tokens.
+//! model, bit for bit, each rank its own tokens. What differs on devices stands in [`device`].
+
+mod device;
+mod report;
 
 use std::sync::Arc;
 
@@ -15,13 +18,13 @@ use campanile::moe::exchange::{Layout, with_experts};
 use campanile::moe::routing::{Router, Routing};
 use campanile::moe::{RankInput, RankOutput, Received, Solution, model, number};
 use campanile::{Barrier, Communicator, DType, Moe, MoeConfig, Outputs, Problem, Set, Tokens};
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
 use super::{Span, Summary, print_json};
 use crate::buffer::Buffer;
+use crate::device::{Devices, Kind};
 use crate::exit::Error;
 use crate::job::Job;
 use crate::limit::Limit;
@@ -29,6 +32,7 @@ use crate::output::print;
 use crate::progress;
 use crate::ranks::{Options, Ranks, named};
 use crate::traffic::{row_bytes, rows};
+use report::{Phase, Report};
 
 /// Arguments of `campanile bench moe`.
 #[derive(clap::Args, Debug)]
@@ -63,6 +67,16 @@ pub struct Args {
     /// Who moves the results [default: what CAMPANILE_MOE_COMBINE says, else auto]
     #[arg(long, value_parser = named::<MoeCombine>(&["auto", "pull", "push"]))]
     combine: Option<MoeCombine>,
+    /// Where the ranks' data lies, and what works on it
+    #[arg(long, value_enum, default_value_t)]
+    device: Kind,
+    /// Multiprocessors that dispatch and combine may take, as so many blocks; needs --device gpu or emulator [default:
+    /// what the geometry table says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    sms: Option<u32>,
+    /// Launch graphs instead of kernels, and time whole rounds in a graph of 10 too; needs --device gpu or emulator
+    #[arg(long)]
+    graph: bool,
     #[command(flatten)]
     ranks_options: Options,
     /// Print one JSON object
@@ -98,6 +112,10 @@ pub struct Settings {
     warmup: usize,
     mode: String,
     combine: String,
+    /// What works on it.
+    pub device: Kind,
+    sms: Option<u32>,
+    graph: bool,
 }
 
 /// What a rank measured.
@@ -112,6 +130,8 @@ struct Measured {
     verified: bool,
     combine_by: String,
     transport: String,
+    /// On a device.
+    device: Option<device::Measured>,
 }
 
 /// Copies what dispatch and what combine moves, some times.
@@ -159,11 +179,8 @@ impl Settings {
         })
     }
 
-    /// One rank's part: what it measured, as JSON.
-    pub fn run(&self, comm: &Arc<Communicator>) -> anyhow::Result<Vec<u8>> {
-        let (rank, ranks) = (comm.rank(), comm.ranks());
-        let problem = self.problem(rank, ranks)?;
-        let config = MoeConfig {
+    fn config(&self, problem: &Problem) -> anyhow::Result<MoeConfig> {
+        Ok(MoeConfig {
             dtype: problem.dtype,
             scales: problem.scales,
             combine_dtype: problem.combine_dtype,
@@ -171,8 +188,22 @@ impl Settings {
             mode: self.mode.parse()?,
             combine: self.combine.parse()?,
             ..MoeConfig::new(self.tokens.max(1), self.hidden, self.topk, problem.expert_rank.clone())
+        })
+    }
+
+    /// One rank's part: what it measured, as JSON.
+    pub fn run(&self, comm: &Arc<Communicator>, devices: Option<&Devices>) -> anyhow::Result<Vec<u8>> {
+        let measured = match devices {
+            None => self.run_on_host(comm)?,
+            Some(devices) => device::run(self, comm, devices)?,
         };
-        let mut moe = Moe::new(comm, config)?;
+        Ok(serde_json::to_vec(&measured)?)
+    }
+
+    fn run_on_host(&self, comm: &Arc<Communicator>) -> anyhow::Result<Measured> {
+        let (rank, ranks) = (comm.rank(), comm.ranks());
+        let problem = self.problem(rank, ranks)?;
+        let mut moe = Moe::new(comm, self.config(&problem)?)?;
         let mut barrier = Barrier::new(comm)?;
         let rows = rows(&problem).swap_remove(rank);
         let mut limits = Vec::new();
@@ -188,13 +219,8 @@ impl Settings {
         let mut out = Buffer::new(self.tokens * problem.combine_dtype.row_bytes(self.hidden))?;
         let out = out.as_mut_slice();
         let mut weights = vec![0.0; self.tokens * self.topk];
-        let mut expected = model::solve(&problem);
-        expected.ranks.iter_mut().for_each(|rank| rank.received = Received::default());
-        let verify = |out: &[u8], weights: &[f32]| {
-            let mut got = Solution { ranks: vec![RankOutput::default(); ranks] };
-            got.ranks[rank] = RankOutput { out: out.to_vec(), out_weights: weights.to_vec(), ..RankOutput::default() };
-            model::compare(&problem, &expected, &got)
-        };
+        let expected = Expected::of(&problem);
+        let verify = |out: &[u8], weights: &[f32]| expected.verify(rank, out.to_vec(), weights.to_vec());
 
         let handle = moe.dispatch(Set(0), &tokens)?;
         with_experts(&mut moe, &problem, Layout::Rows, handle, |moe, handle, outputs| {
@@ -228,45 +254,34 @@ impl Settings {
         round(out, Some(&mut weights), &mut barrier)?;
         verify(out, &weights).context("the last round")?;
         measured.verified = true;
-        Ok(serde_json::to_vec(&measured)?)
+        Ok(measured)
     }
 }
 
-#[derive(Serialize)]
-struct Phase {
-    #[serde(flatten)]
-    summary: Summary,
-    wire_bytes: u64,
-    logical_bytes: u64,
-    wire_gbps: f64,
-    limit_gbps: Option<f64>,
-    ratio: Option<f64>,
+/// What a rank must get out.
+struct Expected<'a> {
+    problem: &'a Problem,
+    solution: Solution,
 }
 
-#[derive(Serialize)]
-struct Report<'a> {
-    ranks: usize,
-    ranks_as: &'static str,
-    tokens: usize,
-    hidden: usize,
-    topk: usize,
-    experts: usize,
-    dtype: &'static str,
-    combine_dtype: &'static str,
-    iters: usize,
-    warmup: usize,
-    transport: String,
-    path: &'static str,
-    mode: &'a str,
-    combine_by: &'a str,
-    dispatch: Phase,
-    combine: Phase,
-    verified: bool,
+impl<'a> Expected<'a> {
+    fn of(problem: &'a Problem) -> Self {
+        let mut solution = model::solve(problem);
+        solution.ranks.iter_mut().for_each(|rank| rank.received = Received::default());
+        Self { problem, solution }
+    }
+
+    /// Compares what `rank` got, bit for bit.
+    fn verify(&self, rank: usize, out: Vec<u8>, out_weights: Vec<f32>) -> Result<(), model::Mismatch> {
+        let mut got = Solution { ranks: vec![RankOutput::default(); self.solution.ranks.len()] };
+        got.ranks[rank] = RankOutput { out, out_weights, ..RankOutput::default() };
+        model::compare(self.problem, &self.solution, &got).map(drop)
+    }
 }
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
-    let ranks = Ranks::new(args.ranks, &args.ranks_options, args.combine)?;
+    let ranks = Ranks::on(args.device, args.ranks, &args.ranks_options, args.combine)?;
     let least =
         [("--iters", args.iters), ("--hidden", args.hidden), ("--topk", args.topk), ("--experts", args.experts)];
     if let Some((name, _)) = least.into_iter().find(|(_, value)| *value == 0) {
@@ -298,9 +313,13 @@ pub fn main(args: &Args) -> Result<(), Error> {
         warmup: args.warmup,
         mode: args.mode.unwrap_or(ranks.config().moe_mode()).to_string(),
         combine: args.combine.unwrap_or(ranks.config().moe_combine()).to_string(),
+        device: args.device,
+        sms: args.sms,
+        graph: args.graph,
     };
+    let devices = settings.check_device(&ranks, args.ranks)?;
     let spinner = progress::spinner("exchanging");
-    let results = ranks.run(&Job::BenchMoe(settings.clone()), |comm| settings.run(comm))?;
+    let results = ranks.run(&Job::BenchMoe(settings.clone()), |comm| settings.run(comm, devices.as_ref()))?;
     spinner.finish_and_clear();
     let measured = results.iter().map(|result| serde_json::from_slice(result).context("a rank's result"));
     let measured: Vec<Measured> = measured.collect::<anyhow::Result<_>>().map_err(Error::Failure)?;
@@ -309,13 +328,20 @@ pub fn main(args: &Args) -> Result<(), Error> {
     let all: u64 = measured.iter().flat_map(|measured| &measured.rows).sum();
     let problem = settings.problem(0, 1)?;
     let spans = |pick: fn(&Measured) -> &Vec<Span>| measured.iter().map(|m| pick(m).clone()).collect::<Vec<_>>();
-    let phase = |row: usize, rounds: Vec<Vec<Span>>, copies: Vec<Vec<Span>>| {
+    let of_devices: Option<Vec<_>> = measured.iter().map(|measured| measured.device.as_ref()).collect();
+    let phase = |which: usize, row: usize, rounds: Vec<Vec<Span>>, copies: Vec<Vec<Span>>| {
         let (wire_bytes, logical_bytes) = ((all - own) * row as u64, all * row as u64);
         let summary = Summary::of_ranks(&rounds);
         let rate = |us: f64| wire_bytes as f64 / us / 1e3;
-        let limit_gbps = (!copies[0].is_empty() && wire_bytes > 0).then(|| rate(Summary::of_ranks(&copies).median_us));
-        let wire_gbps = rate(summary.median_us);
+        let copied = (!copies[0].is_empty() && wire_bytes > 0).then(|| rate(Summary::of_ranks(&copies).median_us));
+        let link = of_devices.as_ref().map(|ranks| ranks.iter().map(|rank| rank.link[which]).sum());
+        let limit_gbps = copied.or(link);
+        let kernel_us = of_devices.as_ref().map(|ranks| device::slowest(ranks, |rank| &rank.kernel_us[which]));
+        let wire_gbps = rate(kernel_us.unwrap_or(summary.median_us));
         Phase {
+            kernel_us,
+            end_to_end_us: summary.median_us,
+            grid: of_devices.as_ref().map(|ranks| ranks[0].grids[which]),
             summary,
             wire_bytes,
             logical_bytes,
@@ -328,6 +354,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
     let report = Report {
         ranks: args.ranks,
         ranks_as: args.ranks_options.ranks_as.name(),
+        device: args.device.name(),
         tokens: args.tokens,
         hidden: args.hidden,
         topk: args.topk,
@@ -340,50 +367,12 @@ pub fn main(args: &Args) -> Result<(), Error> {
         path: ranks.config().path().name(),
         mode: &settings.mode,
         combine_by: &measured[0].combine_by,
-        dispatch: phase(dispatch_row, spans(|m| &m.dispatch), spans(|m| &m.limits[0])),
-        combine: phase(combine_row, spans(|m| &m.combine), spans(|m| &m.limits[1])),
+        sms: of_devices.as_ref().map(|ranks| ranks[0].sms),
+        graph: args.graph,
+        dispatch: phase(0, dispatch_row, spans(|m| &m.dispatch), spans(|m| &m.limits[0])),
+        combine: phase(1, combine_row, spans(|m| &m.combine), spans(|m| &m.limits[1])),
+        round_us: of_devices.as_ref().filter(|_| args.graph).map(|ranks| device::slowest(ranks, |rank| &rank.round_us)),
         verified: measured.iter().all(|measured| measured.verified),
     };
-    if args.json { print_json(&report) } else { print(&text(&report)) }
-}
-
-fn text(report: &Report<'_>) -> String {
-    let mut text = String::new();
-    text += &format!(
-        "MoE of {} {}, {} tokens each, hidden {}, top-{} of {} experts, {}; mode {}, combine by {}, path {}; {} rounds\n",
-        report.ranks,
-        report.ranks_as,
-        report.tokens,
-        report.hidden,
-        report.topk,
-        report.experts,
-        report.dtype,
-        report.mode,
-        report.combine_by,
-        report.path,
-        report.iters
-    );
-    let mut table = comfy_table::Table::new();
-    table.load_style(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["", "median µs", "p99 µs", "max/mean", "wire MB", "wire GB/s", "cold copy GB/s", "ratio"]);
-    for (name, phase) in [("dispatch", &report.dispatch), ("combine", &report.combine)] {
-        let optional = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"));
-        table.add_row([
-            name.to_owned(),
-            format!("{:.1}", phase.summary.median_us),
-            format!("{:.1}", phase.summary.p99_us),
-            format!("{:.2}", phase.summary.max_over_mean),
-            format!("{:.2}", phase.wire_bytes as f64 / 1e6),
-            format!("{:.2}", phase.wire_gbps),
-            optional(phase.limit_gbps),
-            optional(phase.ratio),
-        ]);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(comfy_table::CellAlignment::Right);
-    }
-    text += &format!("{table}\n");
-    text += "The limit is a copy of the same bytes by the same ranks, cold: what stays in caches may beat it.\n";
-    text += "First and last round verified bit for bit against the scalar model.\n";
-    text
+    if args.json { print_json(&report) } else { print(&report.text()) }
 }

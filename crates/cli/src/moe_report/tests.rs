@@ -18,6 +18,7 @@ fn sample() -> Report {
         },
         run: Run {
             ranks_as: "processes".into(),
+            device: "host".into(),
             transport: "shm".into(),
             path: "direct".into(),
             mode: "throughput".into(),

@@ -58,7 +58,7 @@ impl Windows {
 
     /// The window that the ranks of a communicator have made. Its words are what they are before `first`.
     pub(super) fn of(window: Window, device: &Device, plan: &Plan, first: Epoch) -> Result<Self, GpuMoeError> {
-        let addresses = (0..plan.ranks).map(|rank| window.map(rank).map(|first| first.as_ptr() as Address));
+        let addresses = (0..plan.ranks).map(|rank| window.device_address(rank));
         let addresses = addresses.collect::<Option<Vec<_>>>().ok_or_else(|| GpuMoeError::Argument {
             what: "the transport",
             given: "does not map device memory of every rank".to_owned(),
