@@ -43,8 +43,8 @@ pub use bootstrap::Bootstrap;
 pub use caps::{AtomicityDomain, Caps, Cost, Reach, SignalCaps};
 pub use communicator::{CommOptions, Communicator, Path};
 pub use config::{
-    Bind, Config, ConfigError, HugePages, Launched, LogLevel, MoeCombine, MoeMode, Scope, Setting, Source, VARIABLES,
-    Variable, parse_duration, suggest,
+    Bind, Config, ConfigError, GpuChoice, HugePages, Launched, LogLevel, MoeCombine, MoeMode, Scope, Setting, Source,
+    VARIABLES, Variable, parse_duration, suggest,
 };
 pub use endpoint::{Endpoint, PeerClass};
 pub use error::{BootstrapError, CommError, ControlError, OpenError, PostError, QueueError, WaitError, WaitState};
