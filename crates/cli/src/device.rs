@@ -93,7 +93,7 @@ impl Devices {
             return Ok(None);
         }
         let settings = Settings::from(config);
-        let gpu = stub(config).map_err(|error| match kind {
+        let gpu = Gpu::choose(config.gpu(), &settings).map_err(|error| match kind {
             Kind::Gpu => Error::input(anyhow!("{error}; --device emulator runs the same kernels on the CPU")),
             _ => Error::input(error),
         })?;
@@ -121,14 +121,5 @@ impl Devices {
         let transport = comm.transport().info().name;
         let ordinal = comm.device().with_context(|| format!("transport {transport} has no device memory"))?;
         Ok(self.gpu.device(ordinal)?)
-    }
-}
-
-fn stub(config: &Config) -> anyhow::Result<Gpu> {
-    use campanile::gpu::{Backend, Emulation};
-    let settings = Settings::from(config);
-    match config.gpu() {
-        GpuChoice::Emulator => Ok(Gpu::emulator(Emulation { wave: 32, ..Emulation::default() }, &settings)?),
-        _ => Ok(Gpu::open(Backend::Cuda, &settings)?),
     }
 }
