@@ -3,12 +3,14 @@
 //! **Model.** A [`GpuMoe`] is one rank: a window in its device's memory, mapped on the devices of all ranks, and state that
 //! lives on the device: epochs, counters, routes. A round is [`dispatch`](GpuMoe::dispatch), then the caller's experts on the
 //! rows in place, then [`combine`](GpuMoe::combine) (by pull) or [`release`](GpuMoe::release); each is one launch on the
-//! caller's stream, which a graph may capture, since token counts and epochs are read on the device. Results are those of
+//! caller's stream, which a graph may capture, since token counts, epochs and masks are read on the device. Dispatch and
+//! combine split into send and receive, a launch each, so that other work fits in between. Results are those of
 //! [`model::solve`](crate::model::solve), bit for bit.
 //!
 //! **Invariants.** A launch allocates nothing and waits for nothing on the host. Every wait on the device has a deadline and
 //! ends by [`abort`](GpuMoe::abort); the first failure is recorded, nothing is published after it, and later launches end
-//! at once. All ranks issue their launches in one order.
+//! at once, until a new generation begins ([`go_on`](GpuMoe::go_on)). All ranks issue their launches in one order. The
+//! device keeps the stage of each round, so that a phase out of order is a failure also in a graph.
 //!
 //! The ranks of [`new`](GpuMoe::new) are those of a communicator, processes or threads; a rank that dies, stalls or aborts is
 //! named by all others. The ranks of [`in_process`](GpuMoe::in_process) are threads of one process without a communicator.
@@ -16,8 +18,10 @@
 mod arguments;
 mod error;
 pub mod exchange;
+mod generation;
 mod kernels;
 mod memory;
+mod phases;
 mod watch;
 mod windows;
 
@@ -29,8 +33,9 @@ use campanile_gpu::{Address, Cache, Device, Grid, Pins, Stream};
 
 pub use error::{Failure, FailureKind, GpuMoeError};
 
-use crate::protocol::{Epoch, Set, Word};
+use crate::protocol::{Epoch, Ready, Set, Word};
 use crate::{MoeConfig, Plan, PlanPaths};
+use arguments::{RECEIVE, SEND};
 use kernels::Kernels;
 use memory::State;
 use watch::Watch;
@@ -45,6 +50,8 @@ pub struct GpuMoeOptions {
     pub dispatch: Pins,
     /// Launch geometry of combine.
     pub combine: Pins,
+    /// Blocks of a dispatch that take in what comes, where it is not the default's. The others end once they have sent.
+    pub receivers: Option<u32>,
     /// First epoch of every set; for tests, which start near the wrap.
     pub first: Epoch,
 }
@@ -53,7 +60,7 @@ impl Default for GpuMoeOptions {
     /// Ten seconds, and the table's geometry.
     fn default() -> Self {
         let (dispatch, combine) = (Pins::default(), Pins::default());
-        Self { deadline: Duration::from_secs(10), dispatch, combine, first: Epoch::FIRST }
+        Self { deadline: Duration::from_secs(10), dispatch, combine, receivers: None, first: Epoch::FIRST }
     }
 }
 
@@ -116,6 +123,7 @@ pub struct GpuMoe {
     options: GpuMoeOptions,
     kernels: Kernels,
     state: State,
+    active: Vec<bool>,
     windows: Windows,
     watch: Option<Watch>,
 }
@@ -148,7 +156,7 @@ impl GpuMoe {
 
         let window = comm.window(plan.bytes(), MemoryKind::Device(device.ordinal()))?;
         let options = GpuMoeOptions { deadline: options.deadline.min(comm.timeout()), ..*options };
-        let built = Windows::of(window, device, &plan, options.first).and_then(|windows| {
+        let built = Windows::of(window, &plan).and_then(|windows| {
             let watch = Watch::new(comm, device)?;
             Self::build(device, plan, &options, cache, windows, sharing, Some(watch))
         });
@@ -172,7 +180,7 @@ impl GpuMoe {
     ) -> Result<Vec<Self>, GpuMoeError> {
         let plans = (0..devices.len()).map(|rank| plan(config.clone(), rank, devices.len()));
         let plans = plans.collect::<Result<Vec<_>, _>>()?;
-        let windows = Windows::in_process(devices, &plans, options.first)?;
+        let windows = Windows::in_process(devices, &plans)?;
         let ranks = devices.iter().zip(plans).zip(windows).map(|((device, plan), windows)| {
             let sharing = devices.iter().filter(|other| other.ordinal() == device.ordinal()).count();
             Self::build(device, plan, options, cache, windows, sharing, None)
@@ -190,15 +198,19 @@ impl GpuMoe {
         sharing: usize,
         watch: Option<Watch>,
     ) -> Result<Self, GpuMoeError> {
-        Ok(Self {
+        let (sets, ranks) = (plan.config().sets as usize, plan.ranks);
+        let mut moe = Self {
             device: device.clone(),
             kernels: Kernels::new(device, plan.config(), [options.dispatch, options.combine], sharing, cache)?,
-            state: State::new(device, &plan, windows.addresses(), options.first)?,
+            state: State::new(device, &plan)?,
+            active: vec![true; ranks],
             plan,
             options: *options,
             windows,
             watch,
-        })
+        };
+        moe.begin_generation(&device.stream()?, &vec![options.first; sets], &vec![true; ranks])?;
+        Ok(moe)
     }
 
     /// The plan: sizes, planes, expert maps.
@@ -228,6 +240,21 @@ impl GpuMoe {
     /// The addresses are mapped for this rank's device, with the lengths that [`DeviceTokens`] says, until the stream has
     /// done it; in a graph, at each launch of that. The stream is of this rank's device. Nobody writes the tokens meanwhile.
     pub unsafe fn dispatch(&self, set: Set, stream: &Stream, tokens: &DeviceTokens) -> Result<(), GpuMoeError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_dispatch(set, stream, tokens, SEND | RECEIVE) }
+    }
+
+    /// Launches the dispatch, with its send phase.
+    ///
+    /// # Safety
+    /// As [`dispatch`](Self::dispatch).
+    unsafe fn launch_dispatch(
+        &self,
+        set: Set,
+        stream: &Stream,
+        tokens: &DeviceTokens,
+        phases: u32,
+    ) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
         let row_bytes = config.dtype.row_bytes(config.hidden);
         self.check_row("stride of x is", tokens.stride, row_bytes)?;
@@ -253,6 +280,8 @@ impl GpuMoe {
             local_experts: self.plan.local_experts() as u32,
             index_bytes,
             index_vectors: u32::from(vectors),
+            phases,
+            receivers: self.receivers(),
         };
         // SAFETY: own memory, and the caller's promise for the tokens.
         unsafe { self.kernels.dispatch.launch(stream, &argument)? };
@@ -268,6 +297,21 @@ impl GpuMoe {
     /// # Safety
     /// As [`dispatch`](Self::dispatch), for [`DeviceOut`]. What wrote the results came before it in the stream.
     pub unsafe fn combine(&self, set: Set, stream: &Stream, out: &DeviceOut) -> Result<(), GpuMoeError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_combine(set, stream, out, SEND | RECEIVE) }
+    }
+
+    /// Launches the combine, with its receive phase.
+    ///
+    /// # Safety
+    /// As [`combine`](Self::combine).
+    unsafe fn launch_combine(
+        &self,
+        set: Set,
+        stream: &Stream,
+        out: &DeviceOut,
+        phases: u32,
+    ) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
         let row_bytes = config.combine_dtype.row_bytes(config.hidden);
         self.check_row("stride of out is", out.stride, row_bytes)?;
@@ -285,6 +329,7 @@ impl GpuMoe {
             row_bytes: row_bytes as u64,
             out_weights: out.out_weights,
             tokens: out.count,
+            phases,
         };
         // SAFETY: own memory, and the caller's promise for the output.
         unsafe { self.kernels.combine.launch(stream, &argument)? };
@@ -299,7 +344,16 @@ impl GpuMoe {
     /// # Safety
     /// The stream is of this rank's device.
     pub unsafe fn release(&self, set: Set, stream: &Stream) -> Result<(), GpuMoeError> {
-        let argument = arguments::Release { common: self.common(set)? };
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_ready(set, stream, Ready::Released) }
+    }
+
+    /// Launches the words that give results back, or end a round without.
+    ///
+    /// # Safety
+    /// As [`release`](Self::release).
+    unsafe fn launch_ready(&self, set: Set, stream: &Stream, ready: Ready) -> Result<(), GpuMoeError> {
+        let argument = arguments::Release { common: self.common(set)?, ready: ready as u32 };
         // SAFETY: own memory.
         unsafe { self.kernels.release.launch(stream, &argument)? };
         Ok(())
@@ -348,6 +402,12 @@ impl GpuMoe {
         Err(GpuMoeError::Argument { what, given: format!("{stride} bytes"), allowed: format!("a row has {row}") })
     }
 
+    /// Blocks of a dispatch that take in what comes.
+    fn receivers(&self) -> u32 {
+        let plan = &self.kernels.dispatch;
+        self.options.receivers.unwrap_or(kernels::RECEIVERS).min(plan.resident()).min(plan.grid().blocks).max(1)
+    }
+
     /// What every kernel is given, once it may be launched.
     fn common(&self, set: Set) -> Result<arguments::Common, GpuMoeError> {
         self.check_launch()?;
@@ -383,6 +443,7 @@ impl GpuMoe {
             rows_to: self.state.address(&regions.rows_to),
             rows_from: self.state.address(&regions.rows_from),
             routes: self.state.address(&regions.routes),
+            active: self.state.address(&self.state.active),
             failed: self.state.address(&self.state.failed),
             abort: self.state.abort_address(),
             record: self.state.record_address(set),

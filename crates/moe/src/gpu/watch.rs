@@ -45,11 +45,12 @@ impl Watch {
 
     /// A death that nobody has recorded yet. A rank that has left in good order may have done its part; if it has not, the
     /// deadline of the kernel that waits for it says so.
-    fn death(&self) -> Option<CommError> {
+    fn death(&self, active: &[bool]) -> Option<CommError> {
         let transport = self.comm.transport();
         let reporter = self.comm.team().member(self.comm.rank());
-        let dead = |&&member: &&_| transport.gone(member) == Some(FaultKind::Died);
-        let &culprit = self.comm.team().members().iter().find(dead)?;
+        let members = self.comm.team().members().iter().zip(active).filter(|(_, active)| **active);
+        let (&culprit, _) =
+            members.into_iter().find(|(member, _)| transport.gone(**member) == Some(FaultKind::Died))?;
         let fault = transport.report(Fault { culprit, kind: FaultKind::Died, reporter });
         Some(self.fail(fault, "moe".to_owned()))
     }
@@ -77,8 +78,8 @@ impl GpuMoe {
     /// that is gone.
     ///
     /// # Errors
-    /// [`GpuMoeError::Failed`], or over a communicator [`GpuMoeError::Comm`], which names the culprit; for ever after the
-    /// first failure.
+    /// [`GpuMoeError::Failed`], or over a communicator [`GpuMoeError::Comm`], which names the culprit; after the first
+    /// failure until a new generation begins.
     pub fn check(&self) -> Result<(), GpuMoeError> {
         let failure = self.state.failure();
         let Some(watch) = &self.watch else {
@@ -86,7 +87,10 @@ impl GpuMoe {
             return failure.map_or(Ok(()), |failure| Err(GpuMoeError::Failed { rank, failure }));
         };
         // What the communicator knows comes first: a death is the cause of the words that do not come.
-        let error = watch.known().or_else(|| watch.death()).or_else(|| failure.map(|failure| watch.report(&failure)));
+        let error = watch
+            .known()
+            .or_else(|| watch.death(&self.active))
+            .or_else(|| failure.map(|failure| watch.report(&failure)));
         error.map_or(Ok(()), |error| {
             self.raise();
             Err(error.into())
@@ -119,8 +123,8 @@ impl GpuMoe {
         }
     }
 
-    /// Frees running kernels of this rank: what waits gives up. The operation is over; over a communicator this aborts it
-    /// ([`Communicator::abort`]), and with it the operations of the other ranks.
+    /// Frees running kernels of this rank: what waits gives up. The operation is over, until it [goes on](Self::go_on); a
+    /// communicator is [aborted](Communicator::abort) with it, and so are the operations of the other ranks.
     pub fn abort(&self) {
         if let Some(watch) = &self.watch {
             watch.comm.abort();
@@ -140,13 +144,12 @@ impl GpuMoe {
     }
 
     /// Raises the abort word.
-    fn raise(&self) {
+    pub(super) fn raise(&self) {
         // SAFETY: an aligned word, alive as long as `self`, to which all accesses are atomic.
         let raised = unsafe { (*self.state.abort().cast::<AtomicU32>()).swap(1, Ordering::AcqRel) };
         let (0, Some(watch)) = (raised, &self.watch) else { return };
         let (failed, abort): (Address, _) = (self.state.address(&self.state.failed), self.state.abort_address());
-        // SAFETY: words of this rank's state, which is freed after the device's work. An error leaves a device that does
-        // nothing any more.
-        let _ = unsafe { watch.stream.copy(failed, abort, 4) };
+        // SAFETY: words of this rank's state, which outlives the wait. An error leaves a device that does nothing any more.
+        let _ = unsafe { watch.stream.copy(failed, abort, 4) }.and_then(|()| watch.stream.synchronize(END));
     }
 }

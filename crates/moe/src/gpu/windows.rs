@@ -7,7 +7,6 @@ use campanile_gpu::{Address, Coherence, Device, Memory, VirtualMemory};
 
 use super::GpuMoeError;
 use crate::Plan;
-use crate::protocol::{Epoch, WordMap};
 
 /// One rank's window, and where it reaches those of the others.
 #[derive(Debug)]
@@ -30,9 +29,8 @@ enum Held {
 }
 
 impl Windows {
-    /// Windows of ranks that are threads of this process, one a plan, on these devices. Their words are what they are before
-    /// `first`.
-    pub(super) fn in_process(devices: &[Device], plans: &[Plan], first: Epoch) -> Result<Vec<Self>, GpuMoeError> {
+    /// Windows of ranks that are threads of this process, one a plan, on these devices.
+    pub(super) fn in_process(devices: &[Device], plans: &[Plan]) -> Result<Vec<Self>, GpuMoeError> {
         let allocate = |(device, plan): (&Device, &Plan)| {
             // Words must not be cached in an L2 that a peer's store does not reach.
             let memory = device.allocate_virtual(plan.bytes(), Coherence::Uncached)?;
@@ -43,41 +41,30 @@ impl Windows {
         };
         let memory = devices.iter().zip(plans).map(allocate).collect::<Result<Arc<[_]>, GpuMoeError>>()?;
         let addresses: Vec<Address> = memory.iter().map(VirtualMemory::address).collect();
-        let windows = plans.iter().zip(devices).map(|(plan, device)| {
-            let windows = Self {
-                addresses: addresses.clone(),
-                rank: plan.rank,
-                bytes: plan.bytes(),
-                _held: Held::Process { _memory: Arc::clone(&memory) },
-            };
-            windows.initialise_words(device, plan, first)?;
-            Ok(windows)
-        });
-        windows.collect()
+        let of_rank = |plan: &Plan| Self {
+            addresses: addresses.clone(),
+            rank: plan.rank,
+            bytes: plan.bytes(),
+            _held: Held::Process { _memory: Arc::clone(&memory) },
+        };
+        Ok(plans.iter().map(of_rank).collect())
     }
 
-    /// The window that the ranks of a communicator have made. Its words are what they are before `first`.
-    pub(super) fn of(window: Window, device: &Device, plan: &Plan, first: Epoch) -> Result<Self, GpuMoeError> {
+    /// The window that the ranks of a communicator have made.
+    pub(super) fn of(window: Window, plan: &Plan) -> Result<Self, GpuMoeError> {
         let addresses = (0..plan.ranks).map(|rank| window.device_address(rank));
         let addresses = addresses.collect::<Option<Vec<_>>>().ok_or_else(|| GpuMoeError::Argument {
             what: "the transport",
             given: "does not map device memory of every rank".to_owned(),
             allowed: "kernels load from and store to all of them: use transport p2p".to_owned(),
         })?;
-        let windows =
-            Self { addresses, rank: plan.rank, bytes: plan.bytes(), _held: Held::Communicator { _window: window } };
-        windows.initialise_words(device, plan, first)?;
-        Ok(windows)
+        let _held = Held::Communicator { _window: window };
+        Ok(Self { addresses, rank: plan.rank, bytes: plan.bytes(), _held })
     }
 
     /// First byte of each rank's window.
     pub(super) fn addresses(&self) -> &[Address] {
         &self.addresses
-    }
-
-    fn initialise_words(&self, device: &Device, plan: &Plan, first: Epoch) -> Result<(), GpuMoeError> {
-        let words = WordMap::initial(first).to_ne_bytes().repeat(plan.word_map.bytes() / 8);
-        Ok(device.stream()?.upload(self, plan.words.offset, &words)?)
     }
 }
 
