@@ -17,6 +17,8 @@ mod error;
 pub mod exchange;
 mod kernels;
 mod memory;
+mod outputs;
+mod push;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,11 +27,14 @@ use std::time::Duration;
 use campanile_gpu::{Address, Cache, Coherence, Device, Grid, Pins, Stream, VirtualMemory};
 
 pub use error::{Failure, FailureKind, GpuMoeError};
+pub use outputs::{DeviceOutputs, DeviceRows};
 
 use crate::protocol::{Epoch, Set, Word, WordMap};
 use crate::{MoeConfig, Plan, PlanPaths};
+use campanile_core::MoeCombine;
 use kernels::Kernels;
 use memory::State;
+use push::Push;
 
 /// How an operation runs. The result does not depend on it.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +45,8 @@ pub struct GpuMoeOptions {
     pub dispatch: Pins,
     /// Launch geometry of combine.
     pub combine: Pins,
+    /// Blocks of a combine by push that send before they sum, where it is not two of three.
+    pub senders: Option<u32>,
     /// First epoch of every set; for tests, which start near the wrap.
     pub first: Epoch,
 }
@@ -48,7 +55,7 @@ impl Default for GpuMoeOptions {
     /// Ten seconds, and the table's geometry.
     fn default() -> Self {
         let (dispatch, combine) = (Pins::default(), Pins::default());
-        Self { deadline: Duration::from_secs(10), dispatch, combine, first: Epoch::FIRST }
+        Self { deadline: Duration::from_secs(10), dispatch, combine, senders: None, first: Epoch::FIRST }
     }
 }
 
@@ -111,6 +118,8 @@ pub struct GpuMoe {
     options: GpuMoeOptions,
     kernels: Kernels,
     state: State,
+    /// If results come back by push.
+    push: Option<Push>,
     windows: Arc<[VirtualMemory]>,
 }
 
@@ -127,7 +136,8 @@ impl GpuMoe {
         cache: &Cache,
     ) -> Result<Vec<Self>, GpuMoeError> {
         let ranks = devices.len();
-        let plan = |rank| Plan::new(config.clone(), rank, ranks, PlanPaths::default());
+        let push = config.combine == MoeCombine::Push;
+        let plan = |rank| Plan::new(config.clone(), rank, ranks, PlanPaths { push, staged: false });
         let mut windows = Vec::with_capacity(ranks);
         for (rank, device) in devices.iter().enumerate() {
             let plan = plan(rank)?;
@@ -149,6 +159,7 @@ impl GpuMoe {
                 device: device.clone(),
                 kernels: Kernels::new(device, config, [options.dispatch, options.combine], cache)?,
                 state: State::new(device, &plan, &addresses, options.first)?,
+                push: if push { Some(Push::new(device, &plan, options, cache)?) } else { None },
                 plan,
                 options: *options,
                 windows: Arc::clone(&windows),
@@ -169,7 +180,7 @@ impl GpuMoe {
 
     /// Geometry of dispatch and combine.
     pub fn grids(&self) -> [Grid; 2] {
-        [self.kernels.dispatch.grid(), self.kernels.combine.grid()]
+        [self.kernels.dispatch.grid(), self.push.as_ref().map_or(self.kernels.combine.grid(), Push::grid)]
     }
 
     /// Sends this rank's tokens on `set` and takes in what the others send: one launch. When it is done, the rows stand in
@@ -224,16 +235,17 @@ impl GpuMoe {
     /// # Safety
     /// As [`dispatch`](Self::dispatch), for [`DeviceOut`]. What wrote the results came before it in the stream.
     pub unsafe fn combine(&self, set: Set, stream: &Stream, out: &DeviceOut) -> Result<(), GpuMoeError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.combine_from(set, stream, DeviceOutputs::InPlace, out) }
+    }
+
+    /// Launches the combine by pull.
+    ///
+    /// # Safety
+    /// As [`combine`](Self::combine).
+    unsafe fn launch_combine(&self, set: Set, stream: &Stream, out: &DeviceOut) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
         let row_bytes = config.combine_dtype.row_bytes(config.hidden);
-        self.check_row("stride of out is", out.stride, row_bytes)?;
-        if out.out_weights != 0 && !config.weighted {
-            return Err(GpuMoeError::Argument {
-                what: "out_weights",
-                given: "is given".to_owned(),
-                allowed: "the operation has no weights: give 0".to_owned(),
-            });
-        }
         let argument = arguments::Combine {
             common: self.common(set)?,
             out: out.out,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use campanile_core::MoeCombine;
 use campanile_gpu::{Cache, Device};
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{GpuMoe, GpuMoeError, GpuMoeOptions, Index};
@@ -34,6 +35,8 @@ pub struct Case {
     pub index: Index,
     /// Bytes that x and out are shifted by.
     pub shift: usize,
+    /// How results come back.
+    pub combine: MoeCombine,
 }
 
 impl Case {
@@ -52,6 +55,7 @@ impl Case {
             only: None,
             index: Index::I32,
             shift: 0,
+            combine: MoeCombine::Pull,
         }
     }
 
@@ -130,6 +134,7 @@ impl Case {
             combine_dtype: self.combine_dtype,
             weighted: self.weighted,
             sets,
+            combine: self.combine,
             ..MoeConfig::new(capacity, self.hidden, self.topk, Problem::block_map(self.experts, self.tokens.len()))
         }
     }

@@ -72,6 +72,47 @@ pub(super) struct Combine {
     pub(super) tokens: Address,
 }
 
+/// `Results`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Results {
+    pub(super) data: Address,
+    pub(super) stride: u64,
+    pub(super) row_bytes: u64,
+    pub(super) places: Address,
+    pub(super) arranged: Address,
+    pub(super) layout: u32,
+    pub(super) unused: u32,
+}
+
+/// `PushArguments`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Push {
+    pub(super) common: Common,
+    pub(super) results: Results,
+    pub(super) out: Address,
+    pub(super) out_stride: u64,
+    pub(super) out_weights: Address,
+    pub(super) tokens: Address,
+    pub(super) returns: u64,
+    pub(super) return_weights: u64,
+    pub(super) weight_stride: u64,
+    pub(super) state: Address,
+    pub(super) lanes: Address,
+    pub(super) batons: Address,
+    pub(super) senders: u32,
+    pub(super) phases: u32,
+}
+
+/// `OutputsArguments`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Outputs {
+    pub(super) common: Common,
+    pub(super) results: Results,
+}
+
 /// `ReleaseArguments`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -91,7 +132,14 @@ pub(super) struct Scale {
     pub(super) scale_block: u32,
 }
 
+/// `SEND` and `RECEIVE` of `push.cpp`.
+pub(super) const PHASES: u32 = 3;
+
 /// `MoeState`.
 pub(super) const STATE_BYTES: usize = 48;
+/// `PushState`.
+pub(super) const PUSH_STATE_BYTES: usize = 48;
+/// `PushLane`.
+pub(super) const PUSH_LANE_BYTES: usize = 16;
 /// `MoeRecord`, and the abort word behind it.
 pub(super) const RECORD_BYTES: usize = 32;

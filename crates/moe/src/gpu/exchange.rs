@@ -219,7 +219,9 @@ impl GpuMoe {
     /// Those of the calls.
     pub fn poison(&self, set: Set, stream: &Stream, value: u8) -> Result<(), GpuMoeError> {
         let planes = self.plan.set(set);
-        for plane in [&planes.rows, &planes.scales, &planes.meta, &planes.outputs] {
+        for plane in
+            [&planes.rows, &planes.scales, &planes.meta, &planes.outputs, &planes.returns, &planes.return_weights]
+        {
             let bytes = vec![value; plane.stride * plane.count];
             if !bytes.is_empty() {
                 stream.upload(self.window(), plane.offset, &bytes)?;

@@ -3,7 +3,7 @@
 use campanile_gpu::{Cache, Compile, Device, GeometryTable, Module, Pins, Plan, Residency, Source};
 
 use super::GpuMoeError;
-use super::arguments::{Combine, Dispatch, Release, Scale};
+use super::arguments::{Combine, Dispatch, Outputs, Push, Release, Scale};
 use crate::{DType, MoeConfig};
 
 /// Which geometry each operation has on each target.
@@ -15,11 +15,15 @@ fn source(name: &str) -> Source {
         "dispatch" => include_str!("../../../../kernels/moe/dispatch.cpp"),
         "combine" => include_str!("../../../../kernels/moe/combine.cpp"),
         "release" => include_str!("../../../../kernels/moe/release.cpp"),
+        "push" => include_str!("../../../../kernels/moe/push.cpp"),
+        "outputs" => include_str!("../../../../kernels/moe/outputs.cpp"),
         _ => include_str!("../../../../kernels/moe/scale.cpp"),
     };
     Source::new(format!("moe/{name}.cpp"), text)
         .with_header("moe/layout.h", include_str!("../../../../kernels/moe/layout.h"))
         .with_header("moe/number.h", include_str!("../../../../kernels/moe/number.h"))
+        .with_header("moe/results.h", include_str!("../../../../kernels/moe/results.h"))
+        .with_header("moe/sum.h", include_str!("../../../../kernels/moe/sum.h"))
 }
 
 /// The number of a type in `moe/number.h`.
@@ -32,11 +36,18 @@ pub(super) fn type_code(dtype: DType) -> u32 {
     }
 }
 
+/// Options for a kernel that sums.
+fn of_combine_type(config: &MoeConfig) -> Compile {
+    let number = format!("static_cast<Type>({})", type_code(config.combine_dtype));
+    Compile::default().define("CAMPANILE_MOE_TYPE", number)
+}
+
 /// Plans of all kernels.
 #[derive(Debug)]
 pub(super) struct Kernels {
     pub(super) dispatch: Plan<Dispatch>,
     pub(super) combine: Plan<Combine>,
+    pub(super) outputs: Plan<Outputs>,
     pub(super) release: Plan<Release>,
     pub(super) scale: Plan<Scale>,
 }
@@ -55,8 +66,7 @@ impl Kernels {
             Ok(device.compile(&source(name), &compile, cache)?)
         };
         let grid = |name: &str, pins| table.find(name, &target, config.capacity as u64, pins);
-        let numbers = format!("static_cast<Type>({})", type_code(config.combine_dtype));
-        let combine_module = load("combine", Compile::default().define("CAMPANILE_MOE_TYPE", numbers))?;
+        let combine_module = load("combine", of_combine_type(config))?;
         let plain = Compile::default;
         Ok(Self {
             // The blocks of a dispatch wait for what all of them have sent; those of a combine for block 0's word.
@@ -67,6 +77,12 @@ impl Kernels {
                 Residency::Clamped,
             )?,
             combine: Plan::new(&combine_module, "moe_combine", grid("combine", combine)?, Residency::Clamped)?,
+            outputs: Plan::new(
+                &load("outputs", of_combine_type(config))?,
+                "moe_outputs",
+                grid("outputs", Pins::default())?,
+                Residency::Any,
+            )?,
             release: Plan::new(
                 &load("release", plain())?,
                 "moe_release",
@@ -75,5 +91,18 @@ impl Kernels {
             )?,
             scale: Plan::new(&load("scale", plain())?, "moe_scale", grid("scale", Pins::default())?, Residency::Any)?,
         })
+    }
+
+    /// The plan of combine by push, with the geometry of combine.
+    pub(super) fn push(
+        device: &Device,
+        config: &MoeConfig,
+        pins: Pins,
+        cache: &Cache,
+    ) -> Result<Plan<Push>, GpuMoeError> {
+        let grid = GeometryTable::parse(GEOMETRY)?.find("push", &device.target()?, config.capacity as u64, pins)?;
+        let module = device.compile(&source("push"), &of_combine_type(config), cache)?;
+        // Roles are taken by tickets: blocks wait for those that have begun, and for peers.
+        Ok(Plan::new(&module, "moe_push", grid, Residency::Any)?)
     }
 }

@@ -1,0 +1,85 @@
+//! Where the experts left their results: [`DeviceOutputs`], and a combine of them.
+
+use campanile_gpu::{Address, Stream};
+
+use super::{DeviceOut, GpuMoe, GpuMoeError, arguments};
+use crate::protocol::Set;
+
+/// Rows in memory of a rank's device. 16-byte alignment of address and stride is fastest; then rows that are read are read
+/// to the next multiple of 16 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRows {
+    /// The first row.
+    pub data: Address,
+    /// Bytes from one row to the next.
+    pub stride: usize,
+}
+
+/// The results of one round, one a received row, of the combine type. As [`Outputs`](crate::Outputs) on the host.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum DeviceOutputs {
+    /// In the window, at [`GpuMoe::outputs`]: nothing is copied.
+    #[default]
+    InPlace,
+    /// In rows of the caller's, ordered by (source rank, source token). By pull they are copied into the window, by push
+    /// sent from where they are.
+    Compact(DeviceRows),
+}
+
+impl GpuMoe {
+    /// As [`combine`](Self::combine), for results that may be elsewhere. By pull that is one launch more.
+    ///
+    /// # Errors
+    /// As [`combine`](Self::combine).
+    ///
+    /// # Safety
+    /// As [`combine`](Self::combine), for the rows of `outputs` too.
+    pub unsafe fn combine_from(
+        &self,
+        set: Set,
+        stream: &Stream,
+        outputs: DeviceOutputs,
+        out: &DeviceOut,
+    ) -> Result<(), GpuMoeError> {
+        self.check_out(out)?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(push) = &self.push {
+                return self.launch_push(push, set, stream, outputs, out);
+            }
+            if !matches!(outputs, DeviceOutputs::InPlace) {
+                let argument = arguments::Outputs { common: self.common(set)?, results: self.results(outputs)? };
+                self.kernels.outputs.launch(stream, &argument)?;
+            }
+            self.launch_combine(set, stream, out)
+        }
+    }
+
+    fn check_out(&self, out: &DeviceOut) -> Result<(), GpuMoeError> {
+        let config = self.plan.config();
+        self.check_row("stride of out is", out.stride, config.combine_dtype.row_bytes(config.hidden))?;
+        if out.out_weights != 0 && !config.weighted {
+            return Err(GpuMoeError::Argument {
+                what: "out_weights",
+                given: "is given".to_owned(),
+                allowed: "the operation has no weights: give 0".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// What the kernels need to know of them.
+    pub(super) fn results(&self, outputs: DeviceOutputs) -> Result<arguments::Results, GpuMoeError> {
+        let config = self.plan.config();
+        let row_bytes = config.combine_dtype.row_bytes(config.hidden);
+        let results = arguments::Results { row_bytes: row_bytes as u64, ..arguments::Results::default() };
+        let at = |rows: DeviceRows| -> Result<arguments::Results, GpuMoeError> {
+            self.check_row("stride of the results is", rows.stride, row_bytes)?;
+            Ok(arguments::Results { data: rows.data, stride: rows.stride as u64, ..results })
+        };
+        match outputs {
+            DeviceOutputs::InPlace => Ok(results),
+            DeviceOutputs::Compact(rows) => Ok(arguments::Results { layout: 1, ..at(rows)? }),
+        }
+    }
+}
