@@ -29,6 +29,7 @@ enum class Failure : u32 {
   Aborted = 2,
   Protocol = 3,  // a word that no correct peer could have written
   Misuse = 4,    // a round that is open or not, more tokens than the capacity
+  Overflow = 5,  // more rows than the caller has room for
 };
 
 // The first failure of a rank, in host memory. `failure` is stored last.

@@ -85,13 +85,6 @@ CAMPANILE_DEVICE void write_result(const MoeCommon& c, const Results& r, u32 sou
     sum_bytes(out, rows, list, slots, part);
 }
 
-// Rows of the sources before `source`.
-CAMPANILE_DEVICE u64 rows_before(const MoeCommon& c, u32 source) {
-  u64 before = 0;
-  for (u32 s = 0; s < source; s++) before += load(c.rows_from + s);
-  return before;
-}
-
 }  // namespace campanile
 
 #endif

@@ -184,6 +184,13 @@ CAMPANILE_DEVICE Number load_listed(const Number* list, u32 slots) {
   return lane() < slots ? load(list + lane()) : static_cast<Number>(~Number{0});
 }
 
+// Rows of the sources before `source`.
+CAMPANILE_DEVICE u64 rows_before(const MoeCommon& c, u32 source) {
+  u64 before = 0;
+  for (u32 s = 0; s < source; s++) before += load(c.rows_from + s);
+  return before;
+}
+
 // The routes of a token.
 CAMPANILE_DEVICE const u64* routes_of(const MoeCommon& c, u64 token) { return c.routes + token * c.route_slots; }
 

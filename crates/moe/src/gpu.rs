@@ -16,6 +16,7 @@ mod arguments;
 mod error;
 pub mod exchange;
 mod kernels;
+mod layout;
 mod memory;
 mod outputs;
 mod push;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use campanile_gpu::{Address, Cache, Coherence, Device, Grid, Pins, Stream, VirtualMemory};
 
 pub use error::{Failure, FailureKind, GpuMoeError};
+pub use layout::{DeviceLayout, LayoutCopy};
 pub use outputs::{DeviceOutputs, DeviceRows};
 
 use crate::protocol::{Epoch, Set, Word, WordMap};

@@ -105,6 +105,26 @@ pub(super) struct Push {
     pub(super) phases: u32,
 }
 
+/// `ArrangeArguments`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Arrange {
+    pub(super) common: Common,
+    pub(super) x: Address,
+    pub(super) x_stride: u64,
+    pub(super) row_bytes: u64,
+    pub(super) scales: Address,
+    pub(super) map: Address,
+    pub(super) offsets: Address,
+    pub(super) places: Address,
+    pub(super) arranged: Address,
+    pub(super) expert_counts: Address,
+    pub(super) limit: u32,
+    pub(super) scale_count: u32,
+    pub(super) local_experts: u32,
+    pub(super) alignment: u32,
+}
+
 /// `OutputsArguments`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -130,6 +150,19 @@ pub(super) struct Scale {
     pub(super) dtype: u32,
     pub(super) combine_dtype: u32,
     pub(super) scale_block: u32,
+}
+
+/// `ScaleArrangedArguments`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct ScaleArranged {
+    pub(super) scale: Scale,
+    pub(super) map: Address,
+    pub(super) total: Address,
+    pub(super) x: Address,
+    pub(super) x_stride: u64,
+    pub(super) y: Address,
+    pub(super) y_stride: u64,
 }
 
 /// `SEND` and `RECEIVE` of `push.cpp`.

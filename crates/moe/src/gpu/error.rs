@@ -20,6 +20,8 @@ pub enum FailureKind {
     Protocol,
     /// A dispatch on a set whose round is open, a combine or release without one, or more tokens than the capacity.
     Misuse,
+    /// More rows came than the caller has room for in a layout.
+    Overflow,
 }
 
 /// The first failure of a rank, as its kernel recorded it. Nothing was published after it, and later launches end at once.
@@ -33,9 +35,9 @@ pub struct Failure {
     pub peer: usize,
     /// Which word.
     pub word: Word,
-    /// The value that was waited for; the capacity for a misuse.
+    /// The value that was waited for; the capacity for a misuse, the room for an overflow.
     pub expected: u64,
-    /// The value that was there; the token count for a misuse.
+    /// The value that was there; the token count for a misuse, the rows for an overflow.
     pub seen: u64,
 }
 
@@ -53,6 +55,10 @@ impl fmt::Display for Failure {
                 f,
                 "{phase}: {word} of rank {peer} holds {seen:#x}, which nobody who waits for {expected:#x} may find; \
                  the ranks disagree on their calls, or the word was overwritten"
+            ),
+            FailureKind::Overflow => write!(
+                f,
+                "{phase}: the layout takes {seen} rows, and there is room for {expected}; give it more"
             ),
             FailureKind::Misuse => write!(
                 f,
@@ -113,6 +119,7 @@ pub(super) unsafe fn read_record(record: *const u8) -> Option<Failure> {
             1 => FailureKind::Timeout,
             2 => FailureKind::Aborted,
             3 => FailureKind::Protocol,
+            5 => FailureKind::Overflow,
             _ => FailureKind::Misuse,
         };
         let phases =

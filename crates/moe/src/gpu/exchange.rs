@@ -1,9 +1,13 @@
 //! Whole exchanges on GPUs, with experts that scale: what tests, checks and benchmarks run. As [`exchange`](crate::exchange)
 //! on the host.
 
+mod arranged;
+
 use std::time::Duration;
 
 use campanile_gpu::{Address, Coherence, DeviceMemory, Stream};
+
+pub use arranged::Arranged;
 
 use super::{DeviceOut, DeviceTokens, GpuMoe, GpuMoeError, Index, arguments, kernels::type_code};
 use crate::protocol::Set;
@@ -121,18 +125,22 @@ impl GpuMoe {
     /// # Safety
     /// As [`dispatch`](Self::dispatch), for `[local experts]` f32 at `factors`.
     pub unsafe fn scale(&self, set: Set, stream: &Stream, factors: Address) -> Result<(), GpuMoeError> {
+        let argument = self.scale_argument(set, factors)?;
+        // SAFETY: own memory, and the caller's promise for the factors.
+        unsafe { self.kernels.scale.launch(stream, &argument)? };
+        Ok(())
+    }
+
+    fn scale_argument(&self, set: Set, factors: Address) -> Result<arguments::Scale, GpuMoeError> {
         let config = self.plan.config();
-        let argument = arguments::Scale {
+        Ok(arguments::Scale {
             common: self.common(set)?,
             factors,
             hidden: config.hidden as u32,
             dtype: type_code(config.dtype),
             combine_dtype: type_code(config.combine_dtype),
             scale_block: if config.scales == 0 { 0 } else { config.hidden.div_ceil(config.scales) as u32 },
-        };
-        // SAFETY: own memory, and the caller's promise for the factors.
-        unsafe { self.kernels.scale.launch(stream, &argument)? };
-        Ok(())
+        })
     }
 
     /// Launches a whole round of `part` on its stream: dispatch, experts, combine.

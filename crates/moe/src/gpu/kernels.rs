@@ -3,7 +3,7 @@
 use campanile_gpu::{Cache, Compile, Device, GeometryTable, Module, Pins, Plan, Residency, Source};
 
 use super::GpuMoeError;
-use super::arguments::{Combine, Dispatch, Outputs, Push, Release, Scale};
+use super::arguments::{Arrange, Combine, Dispatch, Outputs, Push, Release, Scale, ScaleArranged};
 use crate::{DType, MoeConfig};
 
 /// Which geometry each operation has on each target.
@@ -15,6 +15,7 @@ fn source(name: &str) -> Source {
         "dispatch" => include_str!("../../../../kernels/moe/dispatch.cpp"),
         "combine" => include_str!("../../../../kernels/moe/combine.cpp"),
         "release" => include_str!("../../../../kernels/moe/release.cpp"),
+        "arrange" => include_str!("../../../../kernels/moe/arrange.cpp"),
         "push" => include_str!("../../../../kernels/moe/push.cpp"),
         "outputs" => include_str!("../../../../kernels/moe/outputs.cpp"),
         _ => include_str!("../../../../kernels/moe/scale.cpp"),
@@ -50,6 +51,7 @@ pub(super) struct Kernels {
     pub(super) outputs: Plan<Outputs>,
     pub(super) release: Plan<Release>,
     pub(super) scale: Plan<Scale>,
+    pub(super) scale_arranged: Plan<ScaleArranged>,
 }
 
 impl Kernels {
@@ -68,6 +70,7 @@ impl Kernels {
         let grid = |name: &str, pins| table.find(name, &target, config.capacity as u64, pins);
         let combine_module = load("combine", of_combine_type(config))?;
         let plain = Compile::default;
+        let scale = load("scale", plain())?;
         Ok(Self {
             // The blocks of a dispatch wait for what all of them have sent; those of a combine for block 0's word.
             dispatch: Plan::new(
@@ -89,7 +92,8 @@ impl Kernels {
                 grid("release", Pins::default())?,
                 Residency::Together,
             )?,
-            scale: Plan::new(&load("scale", plain())?, "moe_scale", grid("scale", Pins::default())?, Residency::Any)?,
+            scale: Plan::new(&scale, "moe_scale", grid("scale", Pins::default())?, Residency::Any)?,
+            scale_arranged: Plan::new(&scale, "moe_scale_arranged", grid("scale", Pins::default())?, Residency::Any)?,
         })
     }
 
@@ -104,5 +108,18 @@ impl Kernels {
         let module = device.compile(&source("push"), &of_combine_type(config), cache)?;
         // Roles are taken by tickets: blocks wait for those that have begun, and for peers.
         Ok(Plan::new(&module, "moe_push", grid, Residency::Any)?)
+    }
+
+    /// The plan of a layout: `moe_compact` or `moe_expert_major`.
+    pub(super) fn arrange(
+        device: &Device,
+        config: &MoeConfig,
+        kernel: &str,
+        cache: &Cache,
+    ) -> Result<Plan<Arrange>, GpuMoeError> {
+        let table = GeometryTable::parse(GEOMETRY)?;
+        let grid = table.find("arrange", &device.target()?, config.capacity as u64, Pins::default())?;
+        let module = device.compile(&source("arrange"), &Compile::default(), cache)?;
+        Ok(Plan::new(&module, kernel, grid, Residency::Any)?)
     }
 }

@@ -2,7 +2,8 @@
 
 use campanile_gpu::{Address, Stream};
 
-use super::{DeviceOut, GpuMoe, GpuMoeError, arguments};
+use super::{DeviceLayout, DeviceOut, GpuMoe, GpuMoeError, arguments};
+use crate::exchange::Layout;
 use crate::protocol::Set;
 
 /// Rows in memory of a rank's device. 16-byte alignment of address and stride is fastest; then rows that are read are read
@@ -17,13 +18,21 @@ pub struct DeviceRows {
 
 /// The results of one round, one a received row, of the combine type. As [`Outputs`](crate::Outputs) on the host.
 #[derive(Clone, Copy, Debug, Default)]
-pub enum DeviceOutputs {
+pub enum DeviceOutputs<'a> {
     /// In the window, at [`GpuMoe::outputs`]: nothing is copied.
     #[default]
     InPlace,
     /// In rows of the caller's, ordered by (source rank, source token). By pull they are copied into the window, by push
     /// sent from where they are.
     Compact(DeviceRows),
+    /// In rows of the caller's, in an expert-major layout. A token's rows here are summed in slot order, in f32, rounded
+    /// once, by the owner.
+    ExpertMajor {
+        /// The results; rows that pad a group are not looked at.
+        rows: DeviceRows,
+        /// The layout, arranged for this round.
+        layout: &'a DeviceLayout,
+    },
 }
 
 impl GpuMoe {
@@ -38,7 +47,7 @@ impl GpuMoe {
         &self,
         set: Set,
         stream: &Stream,
-        outputs: DeviceOutputs,
+        outputs: DeviceOutputs<'_>,
         out: &DeviceOut,
     ) -> Result<(), GpuMoeError> {
         self.check_out(out)?;
@@ -69,7 +78,7 @@ impl GpuMoe {
     }
 
     /// What the kernels need to know of them.
-    pub(super) fn results(&self, outputs: DeviceOutputs) -> Result<arguments::Results, GpuMoeError> {
+    pub(super) fn results(&self, outputs: DeviceOutputs<'_>) -> Result<arguments::Results, GpuMoeError> {
         let config = self.plan.config();
         let row_bytes = config.combine_dtype.row_bytes(config.hidden);
         let results = arguments::Results { row_bytes: row_bytes as u64, ..arguments::Results::default() };
@@ -80,6 +89,17 @@ impl GpuMoe {
         match outputs {
             DeviceOutputs::InPlace => Ok(results),
             DeviceOutputs::Compact(rows) => Ok(arguments::Results { layout: 1, ..at(rows)? }),
+            DeviceOutputs::ExpertMajor { rows, layout } => {
+                if layout.layout() != Layout::ExpertMajor {
+                    return Err(GpuMoeError::Argument {
+                        what: "layout of the results is",
+                        given: layout.layout().name().to_owned(),
+                        allowed: "give an expert-major one".to_owned(),
+                    });
+                }
+                let (places, arranged) = (layout.places(), layout.arranged());
+                Ok(arguments::Results { layout: 2, places, arranged, ..at(rows)? })
+            }
         }
     }
 }

@@ -91,7 +91,7 @@ impl GpuMoe {
         push: &Push,
         set: Set,
         stream: &Stream,
-        outputs: DeviceOutputs,
+        outputs: DeviceOutputs<'_>,
         out: &DeviceOut,
     ) -> Result<(), GpuMoeError> {
         let common = self.common(set)?;
