@@ -128,8 +128,8 @@ CAMPANILE_DEVICE void copy_all(const ArrangeArguments& a, Came from, u32 mine, u
 CAMPANILE_DEVICE bool may_arrange(const ArrangeArguments& a, u64 needed) {
   const MoeCommon& c = a.common;
   if (has_failed(c)) return false;
-  if (load(&c.state->open) == 0) {
-    fail(c, Failure::Misuse, Phase::DispatchReceive, c.rank, Word::Rows, c.capacity, 0);
+  if (load(&c.state->stage) != static_cast<u32>(Stage::Dispatched)) {
+    fail(c, Failure::Misuse, Phase::DispatchReceive, c.rank, Word::Rows, c.capacity, load(&c.state->tokens));
     return false;
   }
   if (needed > a.limit) {

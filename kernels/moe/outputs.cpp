@@ -15,10 +15,10 @@ CAMPANILE_KERNEL(moe_outputs, 512, OutputsArguments, argument) {
   CAMPANILE_SHARED u32 stop;
   const MoeCommon& c = a.common;
   if (thread_index() == 0) {
-    const u32 epoch = load(&c.state->epoch), open = load(&c.state->open);
+    const u32 epoch = load(&c.state->epoch), stage = load(&c.state->stage), tokens = load(&c.state->tokens);
     stop = has_failed(c);
-    if (!stop && (open == 0 || is_stale(a.results, epoch))) {
-      fail(c, Failure::Misuse, Phase::CombineSend, c.rank, Word::ReadyC, c.capacity, 0);
+    if (!stop && (stage != static_cast<u32>(Stage::Dispatched) || is_stale(a.results, epoch))) {
+      fail(c, Failure::Misuse, Phase::CombineSend, c.rank, Word::ReadyC, c.capacity, tokens);
       stop = 1;
     }
   }

@@ -18,9 +18,9 @@ using namespace campanile;
 
 // One a set.
 struct PushState {
-  u64 roles, roles_base;  // blocks that have taken a role, and how many before this launch
-  u64 taken, taken_base;  // parts of tokens, likewise
-  u64 ended, ended_base;  // blocks
+  u64 taken, taken_base;  // parts of tokens that were ever taken by waves, and how many before this launch
+  u32 own_in_place;       // whether the last send left the rows for oneself where they were
+  u32 unused;
 };
 
 // One a set and rank: values of the RETURNED words when the round began.
@@ -28,8 +28,6 @@ struct PushLane {
   u64 returned;  // of this rank's at that one
   u64 seen;      // of that one's here
 };
-
-constexpr u32 SEND = 1, RECEIVE = 2;
 
 struct PushArguments {
   MoeCommon common;
@@ -48,13 +46,14 @@ struct PushArguments {
 };
 
 struct PushShared {
-  u64 role, taken_base, ended_base;
-  u32 epoch, tokens, stop;
+  u64 taken_base;
+  u32 ticket, epoch, tokens, own_in_place, stop;
 };
 
 // Rows for which `peer` is the source and that are sent to it: those for oneself are summed where they are.
 CAMPANILE_DEVICE u32 rows_to_push(const PushArguments& a, u32 peer) {
-  return peer == a.common.rank && in_place(a.results) ? 0 : load(a.common.rows_from + peer);
+  const bool own = peer == a.common.rank && in_place(a.results);
+  return own || !is_active(a.common, peer) ? 0 : load(a.common.rows_from + peer);
 }
 
 // Rows of a unit: few enough that a source can begin early, many enough that a fence and a word are little beside them.
@@ -132,7 +131,7 @@ CAMPANILE_DEVICE void send_results(const PushArguments& a, u32 epoch, u32 sender
   if (sender == 0) {
     // Whom nothing is sent to.
     for (u32 peer = thread_index(); peer < c.ranks; peer += block_threads()) {
-      if (rows_to_push(a, peer) != 0) continue;
+      if (rows_to_push(a, peer) != 0 || !is_active(c, peer)) continue;
       fence_release_window();
       publish_returned(a, epoch, peer, load(c.rows_from + peer), true);
     }
@@ -161,11 +160,12 @@ CAMPANILE_DEVICE void send_results(const PushArguments& a, u32 epoch, u32 sender
 // Where the result of a route is.
 struct ReturnedRow {
   const PushArguments& a;
+  bool own_in_place;
 
   CAMPANILE_MEMBER const Vec16* operator()(u64 route) const {
     const MoeCommon& c = a.common;
     const u32 owner = static_cast<u32>(route >> 32);
-    const u64 plane = owner == c.rank && in_place(a.results) ? c.outputs : a.returns;
+    const u64 plane = owner == c.rank && own_in_place ? c.outputs : a.returns;
     return reinterpret_cast<const Vec16*>(
         window(c, c.rank) + row_at(c, plane, c.output_stride, owner, static_cast<u32>(route)));
   }
@@ -173,10 +173,10 @@ struct ReturnedRow {
 
 // Waits for the results of the routes that the lanes of a wave hold. `known`: rows of owner `lane()` that are there, as
 // far as this wave has looked. False after a failure.
-CAMPANILE_DEVICE bool await_routes(const PushArguments& a, u64 route, u32& known) {
+CAMPANILE_DEVICE bool await_routes(const PushArguments& a, bool own_in_place, u64 route, u32& known) {
   const MoeCommon& c = a.common;
   const u32 owner = static_cast<u32>(route >> 32), needed = static_cast<u32>(route) + 1;
-  const bool remote = route != NO_ROUTE && !(owner == c.rank && in_place(a.results));
+  const bool remote = route != NO_ROUTE && !(owner == c.rank && own_in_place);
   const u32 there = wave_shuffle(known, owner % WAVE);
   const bool unknown = remote && (owner >= WAVE || there < needed);
   const u64 looking = wave_ballot(unknown);
@@ -213,21 +213,22 @@ CAMPANILE_DEVICE bool await_routes(const PushArguments& a, u64 route, u32& known
 }
 
 // The same for a token, whose first routes the lanes hold.
-CAMPANILE_DEVICE bool await_token(const PushArguments& a, const u64* routes, u64 mine, u32& known) {
-  if (!await_routes(a, mine, known)) return false;
+CAMPANILE_DEVICE bool await_token(const PushArguments& a, bool own_in_place, const u64* routes, u64 mine,
+                                  u32& known) {
+  if (!await_routes(a, own_in_place, mine, known)) return false;
   for (u32 first = WAVE; first < a.common.route_slots; first += WAVE) {
     // Behind the end of the list stand routes of earlier rounds.
     if (wave_ballot(mine == NO_ROUTE) != 0) break;
     const u64 loaded = load_listed(routes + first, a.common.route_slots - first);
     const u64 ended = wave_ballot(loaded == NO_ROUTE);
     mine = ended != 0 && lane() >= first_set(ended) ? NO_ROUTE : loaded;
-    if (!await_routes(a, mine, known)) return false;
+    if (!await_routes(a, own_in_place, mine, known)) return false;
   }
   return true;
 }
 
 // The weight of each slot that was valid: an owner has sent it, the others zero.
-CAMPANILE_DEVICE void join_weights(const PushArguments& a, const u64* routes, u32 token) {
+CAMPANILE_DEVICE void join_weights(const PushArguments& a, bool own_in_place, const u64* routes, u32 token) {
   const MoeCommon& c = a.common;
   for (u32 slot = lane(); slot < c.topk; slot += WAVE) {
     u32 weight = 0;
@@ -235,7 +236,7 @@ CAMPANILE_DEVICE void join_weights(const PushArguments& a, const u64* routes, u3
       const u64 route = load(routes + i);
       if (route == NO_ROUTE) break;
       const u32 owner = static_cast<u32>(route >> 32), row = static_cast<u32>(route);
-      const u64 at = owner == c.rank && in_place(a.results)
+      const u64 at = owner == c.rank && own_in_place
                          ? row_at(c, c.meta, c.meta_stride, owner, row) + 4 * (1 + c.topk)
                          : row_at(c, a.return_weights, a.weight_stride, owner, row);
       weight |= load_relaxed<Scope::System>(reinterpret_cast<const u32*>(window(c, c.rank) + at) + slot);
@@ -251,11 +252,12 @@ CAMPANILE_DEVICE u64 take(const PushArguments& a, const PushShared& shared) {
   return wave_shuffle(taken, 0);
 }
 
-// Sums tokens until none is left.
-CAMPANILE_DEVICE void receive_results(const PushArguments& a, const PushShared& shared) {
+// Sums tokens until none is left. False after a failure.
+CAMPANILE_DEVICE bool receive_results(const PushArguments& a, const PushShared& shared) {
   const MoeCommon& c = a.common;
   const RowSplit split = split_rows(result_vectors(a.results), shared.tokens, grid_blocks() * block_waves());
   const u64 items = static_cast<u64>(shared.tokens) * split.parts;
+  const bool own = shared.own_in_place != 0;
   u32 known = 0;
   u64 item = take(a, shared);
   u64 routes = item < items ? load_listed(routes_of(c, item / split.parts), c.route_slots) : NO_ROUTE;
@@ -266,43 +268,34 @@ CAMPANILE_DEVICE void receive_results(const PushArguments& a, const PushShared& 
     // Behind the end of the list stand routes of earlier rounds.
     const u64 ended = wave_ballot(routes == NO_ROUTE);
     const u64 mine = ended != 0 && lane() >= first_set(ended) ? NO_ROUTE : routes;
-    if (!await_token(a, list, mine, known)) return;
+    if (!await_token(a, own, list, mine, known)) return false;
     const u32 token = static_cast<u32>(item / split.parts), part = static_cast<u32>(item % split.parts);
-    sum_list<Out::Stream>(caller_row(a.out, a.out_stride, a.results.row_bytes, token), ReturnedRow{a}, list,
+    sum_list<Out::Stream>(caller_row(a.out, a.out_stride, a.results.row_bytes, token), ReturnedRow{a, own}, list,
                           c.route_slots, mine, split.part(part));
-    if (part == 0 && a.out_weights != nullptr) join_weights(a, list, token);
+    if (part == 0 && a.out_weights != nullptr) join_weights(a, own, list, token);
     item = next;
     routes = following;
   }
+  return true;
 }
 
-// Wave 0 of each block: counts it as ended; the last one makes the bases of the next launch and ends the round.
+// One thread of the block that finished last: the bases of the next launch, the words and stage of this one.
 CAMPANILE_DEVICE void end_launch(const PushArguments& a, const PushShared& shared) {
   const MoeCommon& c = a.common;
-  u32 last = 0;
-  if (lane() == 0) {
-    fence_release_window();
-    const u64 now = fetch_add_relaxed<Scope::Device>(&a.state->ended, u64{1}) + 1;
-    last = now - shared.ended_base == grid_blocks();
-    if (last) {
-      fence_window();
-      store(&a.state->ended_base, now);
-      store(&a.state->roles_base, load_relaxed<Scope::Device>(&a.state->roles));
-      store(&a.state->taken_base, load_relaxed<Scope::Device>(&a.state->taken));
-      last = !has_failed(c);
-    }
-    if (a.phases & RECEIVE)
-      for (u32 owner = 0; last && owner < c.ranks; owner++)
-        store_relaxed<Scope::System>(word_of(c, owner, c.rank, Word::DoneC), tagged(shared.epoch, 0));
+  store(&a.state->taken_base, load_relaxed<Scope::Device>(&a.state->taken));
+  if (a.phases & SEND) {
+    store(&a.state->own_in_place, shared.own_in_place);
+    store(&c.state->stage, static_cast<u32>(Stage::CombineSent));
   }
-  if (wave_shuffle(last, 0) == 0) return;
-  wave_barrier();
-  for (u32 rank = lane(); rank < c.ranks; rank += WAVE) {
+  for (u32 rank = 0; rank < c.ranks; rank++) {
+    if (!is_active(c, rank)) continue;
     PushLane* const to = a.lanes + rank;
     if (a.phases & SEND) store(&to->returned, load(&to->returned) + load(c.rows_from + rank));
-    if (a.phases & RECEIVE) store(&to->seen, load(&to->seen) + load(c.rows_to + rank));
+    if (!(a.phases & RECEIVE)) continue;
+    store(&to->seen, load(&to->seen) + load(c.rows_to + rank));
+    store_relaxed<Scope::System>(word_of(c, rank, c.rank, Word::DoneC), tagged(shared.epoch, 0));
   }
-  if (a.phases & RECEIVE) close_round(c, Ready::Push, lane(), WAVE);
+  if (a.phases & RECEIVE) close_round(c, Ready::Push);
 }
 
 CAMPANILE_KERNEL(moe_push, 512, PushArguments, argument) {
@@ -310,24 +303,28 @@ CAMPANILE_KERNEL(moe_push, 512, PushArguments, argument) {
   CAMPANILE_SHARED PushShared shared;
   const MoeCommon& c = a.common;
   if (thread_index() == 0) {
-    const u32 epoch = load(&c.state->epoch), open = load(&c.state->open), tokens = load(a.tokens);
+    const bool sends = a.phases & SEND, receives = a.phases & RECEIVE;
+    const u32 epoch = load(&c.state->epoch), stage = load(&c.state->stage), dispatched = load(&c.state->tokens);
+    const u32 tokens = receives ? load(a.tokens) : dispatched;
     shared.epoch = epoch;
     shared.tokens = tokens;
     shared.taken_base = load(&a.state->taken_base);
-    shared.ended_base = load(&a.state->ended_base);
-    shared.role = fetch_add_relaxed<Scope::Device>(&a.state->roles, u64{1}) - load(&a.state->roles_base);
+    shared.own_in_place = sends ? in_place(a.results) : load(&a.state->own_in_place);
+    shared.ticket = take_ticket(c);
     shared.stop = has_failed(c);
-    if (!shared.stop && (open == 0 || tokens > c.capacity || is_stale(a.results, epoch))) {
-      fail(c, Failure::Misuse, Phase::CombineSend, c.rank, Word::ReadyC, c.capacity, tokens);
+    const bool next = stage == static_cast<u32>(sends ? Stage::Dispatched : Stage::CombineSent);
+    if (!shared.stop && (!next || tokens != dispatched || (sends && is_stale(a.results, epoch)))) {
+      fail(c, Failure::Misuse, sends ? Phase::CombineSend : Phase::CombineReceive, c.rank, Word::ReadyC, dispatched,
+           tokens);
       shared.stop = 1;
     }
   }
   block_barrier();
   if (!shared.stop) {
-    if (a.phases & SEND && shared.role < a.senders) send_results(a, shared.epoch, static_cast<u32>(shared.role));
-    if (a.phases & RECEIVE) receive_results(a, shared);
+    if (a.phases & SEND && shared.ticket < a.senders) send_results(a, shared.epoch, shared.ticket);
+    if (a.phases & RECEIVE && !receive_results(a, shared)) add_shared(&shared.stop, 1);
   }
   drain();
   block_barrier();
-  if (wave_index() == 0) end_launch(a, shared);
+  if (thread_index() == 0 && !shared.stop && finish(c) == grid_blocks() - 1 && !has_failed(c)) end_launch(a, shared);
 }

@@ -4,7 +4,8 @@ use campanile_gpu::{Address, Stream};
 
 use super::{DeviceLayout, DeviceOut, GpuMoe, GpuMoeError, arguments};
 use crate::exchange::Layout;
-use crate::protocol::Set;
+use crate::protocol::{Ready, Set};
+use arguments::{RECEIVE, SEND};
 
 /// Rows in memory of a rank's device. 16-byte alignment of address and stride is fastest; then rows that are read are read
 /// to the next multiple of 16 bytes.
@@ -54,17 +55,51 @@ impl GpuMoe {
         // SAFETY: the caller's promise.
         unsafe {
             if let Some(push) = &self.push {
-                return self.launch_push(push, set, stream, outputs, out);
+                return self.launch_push(push, set, stream, Some(outputs), Some(out));
             }
-            if !matches!(outputs, DeviceOutputs::InPlace) {
-                let argument = arguments::Outputs { common: self.common(set)?, results: self.results(outputs)? };
-                self.kernels.outputs.launch(stream, &argument)?;
-            }
-            self.launch_combine(set, stream, out)
+            self.copy_outputs(set, stream, outputs)?;
+            self.launch_combine(set, stream, out, SEND | RECEIVE)
         }
     }
 
-    fn check_out(&self, out: &DeviceOut) -> Result<(), GpuMoeError> {
+    /// As [`combine_send`](Self::combine_send), for results that may be elsewhere.
+    ///
+    /// # Errors
+    /// As [`combine_send`](Self::combine_send).
+    ///
+    /// # Safety
+    /// As [`combine_send`](Self::combine_send), for the rows of `outputs` too.
+    pub unsafe fn combine_send_from(
+        &self,
+        set: Set,
+        stream: &Stream,
+        outputs: DeviceOutputs<'_>,
+    ) -> Result<(), GpuMoeError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let Some(push) = &self.push {
+                return self.launch_push(push, set, stream, Some(outputs), None);
+            }
+            self.copy_outputs(set, stream, outputs)?;
+            self.launch_ready(set, stream, Ready::Pull)
+        }
+    }
+
+    /// Brings results that are elsewhere into the window.
+    ///
+    /// # Safety
+    /// As [`combine_from`](Self::combine_from).
+    unsafe fn copy_outputs(&self, set: Set, stream: &Stream, outputs: DeviceOutputs<'_>) -> Result<(), GpuMoeError> {
+        if !matches!(outputs, DeviceOutputs::InPlace) {
+            let argument = arguments::Outputs { common: self.common(set)?, results: self.results(outputs)? };
+            // SAFETY: own memory, and the caller's promise for the rows.
+            unsafe { self.kernels.outputs.launch(stream, &argument)? };
+        }
+        Ok(())
+    }
+
+    /// Refuses sums that do not fit their stride, and weights where there are none.
+    pub(super) fn check_out(&self, out: &DeviceOut) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
         self.check_row("stride of out is", out.stride, config.combine_dtype.row_bytes(config.hidden))?;
         if out.out_weights != 0 && !config.weighted {

@@ -1,9 +1,9 @@
 //! Combine by push: [`Push`], its kernel and what a rank keeps for it beside the state.
 
 use campanile_core::{Arena, ArenaError, ArenaRegion};
-use campanile_gpu::{Address, Cache, Coherence, Device, DeviceMemory, Stream};
+use campanile_gpu::{Address, Cache, CallError, Coherence, Device, DeviceMemory, Grid, Memory, Stream};
 
-use super::arguments::{self, PHASES, PUSH_LANE_BYTES, PUSH_STATE_BYTES};
+use super::arguments::{self, PUSH_LANE_BYTES, PUSH_STATE_BYTES, RECEIVE, SEND};
 use super::kernels::Kernels;
 use super::memory::StateError;
 use super::{DeviceOut, DeviceOutputs, GpuMoe, GpuMoeError, GpuMoeOptions};
@@ -23,16 +23,15 @@ struct Regions {
 /// The kernel, tickets and counters.
 #[derive(Debug)]
 pub(super) struct Push {
-    plan: campanile_gpu::Plan<arguments::Push>,
+    kernel: campanile_gpu::Plan<arguments::Push>,
     /// Blocks that send before they sum.
     senders: u32,
     sets: Vec<Regions>,
     memory: DeviceMemory,
-    bytes: usize,
 }
 
 impl Push {
-    /// Compiles, allocates, and initialises for a first round `first` of every set.
+    /// Compiles and allocates. [`begin`](Self::begin) comes before its first use.
     pub(super) fn new(
         device: &Device,
         plan: &Plan,
@@ -51,38 +50,34 @@ impl Push {
             })
         });
         let sets = sets.collect::<Result<Vec<_>, ArenaError>>().map_err(StateError::from)?;
-        let bytes = arena.bytes();
-        let memory = device.allocate(bytes, Coherence::Coarse)?;
+        let memory = device.allocate(arena.bytes(), Coherence::Coarse)?;
         let blocks = kernel.grid().blocks;
-        // Senders reach the link's rate with fewer blocks than sums reach the memory's.
         let senders = options.senders.unwrap_or(blocks - blocks / 3).clamp(1, blocks);
-        let push = Self { plan: kernel, senders, sets, memory, bytes };
-        push.begin_generation(&device.stream()?, &vec![options.first; config.sets as usize], plan.ranks)?;
-        Ok(push)
+        Ok(Self { kernel, senders, sets, memory })
     }
 
-    /// Makes everything what it is before a first round `first` of each set.
-    pub(super) fn begin_generation(&self, stream: &Stream, first: &[Epoch], ranks: usize) -> Result<(), GpuMoeError> {
-        let mut bytes = vec![0; self.bytes];
-        for (set, &first) in self.sets.iter().zip(first) {
-            let initial = WordMap::initial(first).to_ne_bytes().repeat(ranks * PUSH_LANE_BYTES / 8);
-            bytes[set.lanes.offset..][..initial.len()].copy_from_slice(&initial);
+    /// Begins a generation: `first` is the first round of each set.
+    pub(super) fn begin(&self, stream: &Stream, first: &[Epoch]) -> Result<(), CallError> {
+        let mut image = vec![0; self.memory.bytes()];
+        for (Regions { lanes, .. }, &first) in self.sets.iter().zip(first) {
+            let initial = WordMap::initial(first).to_ne_bytes().repeat(lanes.stride * lanes.count / 8);
+            image[lanes.offset..][..initial.len()].copy_from_slice(&initial);
         }
-        Ok(stream.upload(&self.memory, 0, &bytes)?)
+        stream.upload(&self.memory, 0, &image)
+    }
+
+    /// Geometry.
+    pub(super) fn grid(&self) -> Grid {
+        self.kernel.grid()
     }
 
     fn address(&self, region: &ArenaRegion) -> Address {
         self.memory.address() + region.offset as Address
     }
-
-    /// Geometry.
-    pub(super) fn grid(&self) -> campanile_gpu::Grid {
-        self.plan.grid()
-    }
 }
 
 impl GpuMoe {
-    /// Launches the combine by push.
+    /// Launches phases of the combine by push: sending needs `outputs`, receiving `out`.
     ///
     /// # Safety
     /// As [`combine_from`](Self::combine_from).
@@ -91,29 +86,31 @@ impl GpuMoe {
         push: &Push,
         set: Set,
         stream: &Stream,
-        outputs: DeviceOutputs<'_>,
-        out: &DeviceOut,
+        outputs: Option<DeviceOutputs<'_>>,
+        out: Option<&DeviceOut>,
     ) -> Result<(), GpuMoeError> {
         let common = self.common(set)?;
         let (planes, regions) = (self.plan.set(set), &push.sets[set.index()]);
+        let phases = if outputs.is_some() { SEND } else { 0 } | if out.is_some() { RECEIVE } else { 0 };
         let argument = arguments::Push {
             common,
-            results: self.results(outputs)?,
-            out: out.out,
-            out_stride: out.stride as u64,
-            out_weights: out.out_weights,
-            tokens: out.count,
+            results: self.results(outputs.unwrap_or_default())?,
+            out: out.map_or(0, |out| out.out),
+            out_stride: out.map_or(0, |out| out.stride as u64),
+            out_weights: out.map_or(0, |out| out.out_weights),
+            tokens: out.map_or(0, |out| out.count),
             returns: planes.returns.offset as u64,
             return_weights: planes.return_weights.offset as u64,
             weight_stride: planes.return_weights.stride as u64,
             state: push.address(&regions.state),
             lanes: push.address(&regions.lanes),
             batons: push.address(&regions.batons),
-            senders: push.senders,
-            phases: PHASES,
+            // A launch that only sends has no block to keep for sums.
+            senders: if phases == SEND { push.grid().blocks } else { push.senders },
+            phases,
         };
         // SAFETY: own memory, and the caller's promise for outputs and output.
-        unsafe { push.plan.launch(stream, &argument)? };
+        unsafe { push.kernel.launch(stream, &argument)? };
         Ok(())
     }
 }

@@ -3,10 +3,10 @@
 use campanile_gpu::{Address, Cache, Coherence, DeviceMemory, Stream};
 
 use super::{DeviceProblem, floats};
+use crate::MoeConfig;
 use crate::exchange::Layout;
 use crate::gpu::{DeviceLayout, DeviceOutputs, DeviceRows, GpuMoe, GpuMoeError, LayoutCopy, arguments};
 use crate::protocol::Set;
-use crate::MoeConfig;
 
 /// A layout, the rows that are copied into it, and the results of the experts.
 #[derive(Debug)]
@@ -101,13 +101,7 @@ impl Arranged {
     ///
     /// # Safety
     /// As [`GpuMoe::scale`].
-    unsafe fn scale(
-        &self,
-        moe: &GpuMoe,
-        set: Set,
-        stream: &Stream,
-        factors: Address,
-    ) -> Result<(), GpuMoeError> {
+    unsafe fn scale(&self, moe: &GpuMoe, set: Set, stream: &Stream, factors: Address) -> Result<(), GpuMoeError> {
         let argument = arguments::ScaleArranged {
             scale: moe.scale_argument(set, factors)?,
             map: self.layout.map(),
