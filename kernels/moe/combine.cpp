@@ -2,21 +2,14 @@
 //
 // READY_C goes out first, from the block that begins first: what this rank's experts wrote stands, by the order of the
 // stream. (Or moe_release has posted it, as the send phase.) Then a wave sums a token, or a part of one where there are
-// more waves than tokens, straight from the peers' memory: as many loads in flight as the registers hold, since the
-// link's latency times its rate is far more than a block's. The block that finishes last publishes DONE_C and ends the
-// round. Blocks wait for peers only, so any number of them does.
-//
-// CAMPANILE_MOE_TYPE is the combine type.
+// more waves than tokens, straight from the peers' memory. The block that finishes last publishes DONE_C and
+// ends the round. Blocks wait for peers only, so any number of them does.
 #include "moe/layout.h"
-#include "moe/number.h"
+#include "moe/sum.h"
 #include "portable.h"
 #include "wait.h"
 
 using namespace campanile;
-
-#if !defined(CAMPANILE_MOE_TYPE)
-#define CAMPANILE_MOE_TYPE Type::BF16
-#endif
 
 struct CombineArguments {
   MoeCommon common;
@@ -28,161 +21,16 @@ struct CombineArguments {
   u32 phases;         // RECEIVE, or both
 };
 
-using Sum = Numbers<CAMPANILE_MOE_TYPE>;
+// Where the owner of a route left the result.
+struct PulledRow {
+  const MoeCommon& c;
 
-// N window rows and where in them a lane reads.
-template <u32 N>
-struct Rows {
-  const Vec16* from[N];
+  CAMPANILE_MEMBER const Vec16* operator()(u64 route) const {
+    return reinterpret_cast<const Vec16*>(
+        window(c, static_cast<u32>(route >> 32)) +
+        row_at(c, c.outputs, c.output_stride, c.rank, static_cast<u32>(route)));
+  }
 };
-
-// M loads at once.
-template <u32 M>
-CAMPANILE_DEVICE void load_many(const Vec16* const (&p)[M], Vec16 (&v)[M]) {
-  constexpr u32 N = M >= 8 ? 8 : M >= 4 ? 4 : M >= 2 ? 2 : 1;
-  const Vec16* head[N];
-  Vec16 loaded[N];
-  CAMPANILE_UNROLL
-  for (u32 i = 0; i < N; i++) head[i] = p[i];
-  if constexpr (N == 1)
-    loaded[0] = load16_window(head[0]);
-  else
-    load16_window(head, loaded);
-  CAMPANILE_UNROLL
-  for (u32 i = 0; i < N; i++) v[i] = loaded[i];
-  if constexpr (M > N) {
-    const Vec16* rest[M - N];
-    Vec16 others[M - N];
-    CAMPANILE_UNROLL
-    for (u32 i = N; i < M; i++) rest[i - N] = p[i];
-    load_many(rest, others);
-    CAMPANILE_UNROLL
-    for (u32 i = N; i < M; i++) v[i] = others[i - N];
-  }
-}
-
-// How sums are written: whole vectors, or by bytes what is left of a row, and rows at odd addresses.
-enum class Out { Vectors, Bytes };
-
-template <Out OUT>
-CAMPANILE_DEVICE void store_out(const CombineArguments& a, u8* out, u32 vector, Vec16 v) {
-  const u64 at = static_cast<u64>(vector) * 16;
-  if constexpr (OUT == Out::Vectors)
-    store16_stream(reinterpret_cast<Vec16*>(out + at), v);
-  else
-    store_bytes(out + at, v, a.row_bytes - at < 16 ? static_cast<u32>(a.row_bytes - at) : 16);
-}
-
-CAMPANILE_DEVICE void store_any(const CombineArguments& a, u8* out, u32 vector, Vec16 v) {
-  const bool whole = is_aligned16(a.out, a.out_stride) && (static_cast<u64>(vector) + 1) * 16 <= a.row_bytes;
-  whole ? store_out<Out::Vectors>(a, out, vector, v) : store_out<Out::Bytes>(a, out, vector, v);
-}
-
-// Vectors i, i + WAVE, … (U of them) of N rows.
-template <u32 N, u32 U, Out OUT>
-CAMPANILE_DEVICE void sum_step(const CombineArguments& a, u8* out, const Rows<N>& rows, u32 i) {
-  const Vec16* p[N * U];
-  Vec16 v[N * U];
-  CAMPANILE_UNROLL
-  for (u32 u = 0; u < U; u++)
-    CAMPANILE_UNROLL
-    for (u32 n = 0; n < N; n++) p[u * N + n] = rows.from[n] + i + WAVE * u;
-  load_many(p, v);
-  CAMPANILE_UNROLL
-  for (u32 u = 0; u < U; u++) {
-    // A single result comes back bit by bit.
-    Vec16 result = v[u * N];
-    if constexpr (N > 1) {
-      float sum[Sum::COUNT], x[Sum::COUNT];
-      Sum::widen(result, sum);
-      CAMPANILE_UNROLL
-      for (u32 n = 1; n < N; n++) {
-        Sum::widen(v[u * N + n], x);
-        CAMPANILE_UNROLL
-        for (u32 k = 0; k < Sum::COUNT; k++) sum[k] += x[k];
-      }
-      result = Sum::narrow(sum);
-    }
-    store_out<OUT>(a, out, i + WAVE * u, result);
-  }
-}
-
-// Vectors [from, to) of N rows, U at a time, then fewer.
-template <u32 N, u32 U>
-CAMPANILE_DEVICE void sum_rows(const CombineArguments& a, u8* out, const Rows<N>& rows, u32 from, u32 to) {
-  // The same for all lanes.
-  for (; from + WAVE * U <= to; from += WAVE * U) sum_step<N, U, Out::Vectors>(a, out, rows, from + lane());
-  if constexpr (U > 1)
-    sum_rows<N, U / 2>(a, out, rows, from, to);
-  else if (from + lane() < to)
-    sum_step<N, 1, Out::Vectors>(a, out, rows, from + lane());
-}
-
-CAMPANILE_DEVICE const Vec16* result_of(const MoeCommon& c, u64 route) {
-  return reinterpret_cast<const Vec16*>(
-      window(c, static_cast<u32>(route >> 32)) +
-      row_at(c, c.outputs, c.output_stride, c.rank, static_cast<u32>(route)));
-}
-
-// The routes of a token, a lane each: loaded before they are used.
-CAMPANILE_DEVICE u64 load_route(const MoeCommon& c, u32 token) {
-  return lane() < c.route_slots ? load(c.routes + static_cast<u64>(token) * c.route_slots + lane()) : NO_ROUTE;
-}
-
-template <u32 N, u32 U>
-CAMPANILE_DEVICE void sum_routes(const CombineArguments& a, u8* out, u64 routes, u32 from, u32 to) {
-  Rows<N> rows;
-  CAMPANILE_UNROLL
-  for (u32 n = 0; n < N; n++) rows.from[n] = result_of(a.common, wave_shuffle(routes, n));
-  const u32 whole = is_aligned16(a.out, a.out_stride) ? static_cast<u32>(a.row_bytes / 16) : 0;
-  sum_rows<N, U>(a, out, rows, from, to < whole ? to : whole);
-  for (u32 i = (from > whole ? from : whole) + lane(); i < to; i += WAVE)
-    sum_step<N, 1, Out::Bytes>(a, out, rows, i);
-}
-
-// More rows than sum_rows is unrolled for: four at a time.
-CAMPANILE_DEVICE void sum_many(const CombineArguments& a, u8* out, const u64* routes, u32 count, u32 from, u32 to) {
-  for (u32 i = from + lane(); i < to; i += WAVE) {
-    float sum[Sum::COUNT] = {};
-    for (u32 first = 0; first < count; first += 4) {
-      const Vec16* p[4];
-      Vec16 v[4];
-      CAMPANILE_UNROLL
-      for (u32 n = 0; n < 4; n++) p[n] = result_of(a.common, load(routes + (first + n < count ? first + n : first))) + i;
-      load16_window(p, v);
-      CAMPANILE_UNROLL
-      for (u32 n = 0; n < 4; n++) {
-        float x[Sum::COUNT];
-        Sum::widen(v[n], x);
-        CAMPANILE_UNROLL
-        for (u32 k = 0; k < Sum::COUNT; k++)
-          if (first + n < count) sum[k] = first + n == 0 ? x[k] : sum[k] + x[k];
-      }
-    }
-    store_any(a, out, i, Sum::narrow(sum));
-  }
-}
-
-// Vectors [from, to) of a token, whose routes the lanes hold.
-CAMPANILE_DEVICE void sum_token(const CombineArguments& a, u32 token, u64 routes, u32 from, u32 to) {
-  const MoeCommon& c = a.common;
-  const u64* list = c.routes + static_cast<u64>(token) * c.route_slots;
-  // Behind the end of the list stand routes of earlier rounds.
-  const u64 ended = wave_ballot(routes == NO_ROUTE);
-  u32 count = ended == 0 ? WAVE : first_set(ended);
-  while (count >= WAVE && count < c.route_slots && load(list + count) != NO_ROUTE) count++;
-  u8* out = a.out + token * a.out_stride;
-  switch (count) {
-    case 0:
-      for (u32 i = from + lane(); i < to; i += WAVE) store_any(a, out, i, Vec16{});
-      break;
-    case 1: sum_routes<1, 8>(a, out, routes, from, to); break;
-    case 2: sum_routes<2, 8>(a, out, routes, from, to); break;
-    case 3: sum_routes<3, 4>(a, out, routes, from, to); break;
-    case 4: sum_routes<4, 4>(a, out, routes, from, to); break;
-    default: sum_many(a, out, list, count, from, to);
-  }
-}
 
 // The weight of each slot that was valid, as its owner has it.
 CAMPANILE_DEVICE void collect_weights(const CombineArguments& a, u32 token) {
@@ -231,13 +79,10 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   }
   // A wave sums a token; where there are more waves, a part of one. Neighbouring waves are of different blocks, so that
   // few tokens use all of them.
-  const u32 vectors = static_cast<u32>((a.row_bytes + 15) / 16), most = (vectors + WAVE - 1) / WAVE;
   const u32 waves = grid_blocks() * block_waves(), wave = wave_index() * grid_blocks() + block_index();
-  u32 parts = tokens == 0 ? 1 : waves / tokens;
-  parts = parts < 1 ? 1 : parts > most ? most : parts;
-  const u32 share = (vectors + parts - 1) / parts;
-  const u64 items = tokens <= c.capacity ? static_cast<u64>(tokens) * parts : 0;
-  u64 routes = wave < items ? load_route(c, wave / parts) : NO_ROUTE;
+  const RowSplit split = split_rows(static_cast<u32>((a.row_bytes + 15) / 16), tokens, waves);
+  const u64 items = tokens <= c.capacity ? static_cast<u64>(tokens) * split.parts : 0;
+  u64 routes = wave < items ? load_listed(routes_of(c, wave / split.parts), c.route_slots) : NO_ROUTE;
   block_barrier();
   if (!stop) {
     const u64 wanted = tagged(epoch, static_cast<u32>(Ready::Pull));
@@ -259,10 +104,10 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   block_barrier();
   for (u64 item = wave; item < items && !stop; item += waves) {
     const u64 mine = routes;
-    if (item + waves < items) routes = load_route(c, static_cast<u32>((item + waves) / parts));
-    const u32 token = static_cast<u32>(item / parts), part = static_cast<u32>(item % parts);
-    const u32 from = part * share, to = from + share < vectors ? from + share : vectors;
-    if (from < to) sum_token(a, token, mine, from, to);
+    if (item + waves < items) routes = load_listed(routes_of(c, (item + waves) / split.parts), c.route_slots);
+    const u32 token = static_cast<u32>(item / split.parts), part = static_cast<u32>(item % split.parts);
+    sum_list<Out::Stream>(caller_row(a.out, a.out_stride, a.row_bytes, token), PulledRow{c}, routes_of(c, token),
+                          c.route_slots, mine, split.part(part));
     if (part == 0 && a.out_weights != nullptr) collect_weights(a, token);
   }
   drain();

@@ -39,6 +39,7 @@ enum class Failure : u32 {
   Aborted = 2,
   Protocol = 3,  // a word that no correct peer could have written
   Misuse = 4,    // a phase that is not the round's next one, more tokens than the capacity, others than dispatched
+  Overflow = 5,  // more rows than the caller has room for
 };
 
 // The first failure of a rank, in host memory. `failure` is stored last.

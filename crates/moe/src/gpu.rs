@@ -20,8 +20,11 @@ mod error;
 pub mod exchange;
 mod generation;
 mod kernels;
+mod layout;
 mod memory;
+mod outputs;
 mod phases;
+mod push;
 mod watch;
 mod windows;
 
@@ -32,12 +35,15 @@ use campanile_core::{CommError, Communicator, MemoryKind, MoeCombine};
 use campanile_gpu::{Address, Cache, Device, Grid, Pins, Stream};
 
 pub use error::{Failure, FailureKind, GpuMoeError};
+pub use layout::{DeviceLayout, LayoutCopy};
+pub use outputs::{DeviceOutputs, DeviceRows};
 
 use crate::protocol::{Epoch, Ready, Set, Word};
-use crate::{MoeConfig, Plan, PlanPaths};
+use crate::{MoeConfig, Plan, PlanError, PlanPaths};
 use arguments::{RECEIVE, SEND};
 use kernels::Kernels;
 use memory::State;
+use push::Push;
 use watch::Watch;
 use windows::Windows;
 
@@ -50,6 +56,8 @@ pub struct GpuMoeOptions {
     pub dispatch: Pins,
     /// Launch geometry of combine.
     pub combine: Pins,
+    /// Blocks of a combine by push that send before they sum, where it is not two of three.
+    pub senders: Option<u32>,
     /// Blocks of a dispatch that take in what comes, where it is not the default's. The others end once they have sent.
     pub receivers: Option<u32>,
     /// First epoch of every set; for tests, which start near the wrap.
@@ -60,7 +68,8 @@ impl Default for GpuMoeOptions {
     /// Ten seconds, and the table's geometry.
     fn default() -> Self {
         let (dispatch, combine) = (Pins::default(), Pins::default());
-        Self { deadline: Duration::from_secs(10), dispatch, combine, receivers: None, first: Epoch::FIRST }
+        let (senders, receivers) = (None, None);
+        Self { deadline: Duration::from_secs(10), dispatch, combine, senders, receivers, first: Epoch::FIRST }
     }
 }
 
@@ -123,6 +132,8 @@ pub struct GpuMoe {
     options: GpuMoeOptions,
     kernels: Kernels,
     state: State,
+    /// If results come back by push.
+    push: Option<Push>,
     active: Vec<bool>,
     windows: Windows,
     watch: Option<Watch>,
@@ -203,6 +214,10 @@ impl GpuMoe {
             device: device.clone(),
             kernels: Kernels::new(device, plan.config(), [options.dispatch, options.combine], sharing, cache)?,
             state: State::new(device, &plan)?,
+            push: match plan.config().combine {
+                MoeCombine::Push => Some(Push::new(device, &plan, options, sharing, cache)?),
+                _ => None,
+            },
             active: vec![true; ranks],
             plan,
             options: *options,
@@ -225,7 +240,7 @@ impl GpuMoe {
 
     /// Geometry of dispatch and combine.
     pub fn grids(&self) -> [Grid; 2] {
-        [self.kernels.dispatch.grid(), self.kernels.combine.grid()]
+        [self.kernels.dispatch.grid(), self.push.as_ref().map_or(self.kernels.combine.grid(), Push::grid)]
     }
 
     /// Sends this rank's tokens on `set` and takes in what the others send: one launch. When it is done, the rows stand in
@@ -298,10 +313,10 @@ impl GpuMoe {
     /// As [`dispatch`](Self::dispatch), for [`DeviceOut`]. What wrote the results came before it in the stream.
     pub unsafe fn combine(&self, set: Set, stream: &Stream, out: &DeviceOut) -> Result<(), GpuMoeError> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch_combine(set, stream, out, SEND | RECEIVE) }
+        unsafe { self.combine_from(set, stream, DeviceOutputs::InPlace, out) }
     }
 
-    /// Launches the combine, with its receive phase.
+    /// Launches the combine by pull, with its receive phase.
     ///
     /// # Safety
     /// As [`combine`](Self::combine).
@@ -314,14 +329,6 @@ impl GpuMoe {
     ) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
         let row_bytes = config.combine_dtype.row_bytes(config.hidden);
-        self.check_row("stride of out is", out.stride, row_bytes)?;
-        if out.out_weights != 0 && !config.weighted {
-            return Err(GpuMoeError::Argument {
-                what: "out_weights",
-                given: "is given".to_owned(),
-                allowed: "the operation has no weights: give 0".to_owned(),
-            });
-        }
         let argument = arguments::Combine {
             common: self.common(set)?,
             out: out.out,
@@ -458,16 +465,10 @@ impl GpuMoe {
     }
 }
 
-/// The plan of an operation on devices.
-fn plan(config: MoeConfig, rank: usize, ranks: usize) -> Result<Plan, GpuMoeError> {
-    if config.combine == MoeCombine::Push {
-        return Err(GpuMoeError::Argument {
-            what: "combine",
-            given: "is push".to_owned(),
-            allowed: "kernels pull: give pull or auto".to_owned(),
-        });
-    }
-    Ok(Plan::new(config, rank, ranks, PlanPaths::default())?)
+/// The plan of an operation on devices, which reach each other by load / store.
+fn plan(config: MoeConfig, rank: usize, ranks: usize) -> Result<Plan, PlanError> {
+    let push = config.combine == MoeCombine::Push;
+    Plan::new(config, rank, ranks, PlanPaths { push, staged: false })
 }
 
 /// Tells the others what this rank has, or that it failed; what all have, or the error of one that failed. Collective.

@@ -1,9 +1,14 @@
 //! Cases: problems of every kind for the operation on GPUs, run as ranks of one process and held against the model.
 
+#[path = "arranged.rs"]
+mod arranged;
+
 use std::time::Duration;
 
+use campanile_core::MoeCombine;
 use campanile_gpu::{Cache, Device};
-use campanile_moe::gpu::exchange::DeviceProblem;
+use campanile_moe::exchange::Layout;
+use campanile_moe::gpu::exchange::{Arranged, DeviceProblem};
 use campanile_moe::gpu::{GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile_moe::model::{compare, solve};
 use campanile_moe::protocol::Set;
@@ -34,6 +39,13 @@ pub struct Case {
     pub index: Index,
     /// Bytes that x and out are shifted by.
     pub shift: usize,
+    /// How results come back.
+    pub combine: MoeCombine,
+    /// In which layout the experts work, with groups of this many rows.
+    pub layout: Layout,
+    pub alignment: usize,
+    /// Whether the rows are copied into the layout, or read in place by its map.
+    pub copied: bool,
 }
 
 impl Case {
@@ -52,6 +64,10 @@ impl Case {
             only: None,
             index: Index::I32,
             shift: 0,
+            combine: MoeCombine::Pull,
+            layout: Layout::Rows,
+            alignment: 4,
+            copied: true,
         }
     }
 
@@ -130,8 +146,17 @@ impl Case {
             combine_dtype: self.combine_dtype,
             weighted: self.weighted,
             sets,
+            combine: self.combine,
             ..MoeConfig::new(capacity, self.hidden, self.topk, Problem::block_map(self.experts, self.tokens.len()))
         }
+    }
+
+    /// The layout of a rank, if there is one.
+    fn arranged(&self, moe: &GpuMoe, cache: &Cache) -> Result<Option<Arranged>> {
+        if self.layout == Layout::Rows {
+            return Ok(None);
+        }
+        Ok(Some(Arranged::new(moe, self.layout, self.alignment, self.copied, self.shift, cache)?))
     }
 
     /// Runs `rounds` rounds of different problems in turn on two sets, from poisoned buffers, and compares every bit.
@@ -147,12 +172,22 @@ impl Case {
                 moe.poison(Set(set as u32), &part.stream, 0xa5)?;
             }
         }
+        let arranged = operations.iter().map(|moe| self.arranged(moe, cache)).collect::<Result<Vec<_>>>()?;
         for (round, problem) in problems.iter().enumerate() {
             let set = Set(round as u32 % 2);
-            for (moe, parts) in operations.iter().zip(&parts) {
-                parts[round].poison(0x5a)?;
+            for ((moe, parts), arranged) in operations.iter().zip(&parts).zip(&arranged) {
+                let part = &parts[round];
+                part.poison(0x5a)?;
                 // SAFETY: the part of this rank, alive until the end of the check, which waits for its stream.
-                unsafe { moe.launch_round(set, &parts[round])? };
+                unsafe {
+                    match arranged {
+                        None => moe.launch_round(set, part)?,
+                        Some(arranged) => {
+                            arranged.poison(&part.stream, 0x5a)?;
+                            arranged.launch_round(moe, set, part)?;
+                        }
+                    }
+                }
             }
             let expected = solve(problem);
             let mut got = Solution::default();
@@ -170,6 +205,12 @@ impl Case {
                     return Err(
                         format!("{self:?}, round {round}, rank {rank}: counts {counts:?}, not {wanted:?}").into()
                     );
+                }
+                if let Some(arranged) = &arranged[rank] {
+                    let (config, experts) = (moe.plan().config(), moe.plan().local_experts());
+                    let received = &expected.ranks[rank].received;
+                    arranged::check(arranged, &part.stream, config, received, devices.len(), experts, self.alignment)
+                        .map_err(|error| format!("{self:?}, round {round}, rank {rank}: {error}"))?;
                 }
                 got.ranks.push(output);
             }

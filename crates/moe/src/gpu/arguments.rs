@@ -76,6 +76,67 @@ pub(super) struct Combine {
     pub(super) phases: u32,
 }
 
+/// `Results`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Results {
+    pub(super) data: Address,
+    pub(super) stride: u64,
+    pub(super) row_bytes: u64,
+    pub(super) places: Address,
+    pub(super) arranged: Address,
+    pub(super) layout: u32,
+    pub(super) unused: u32,
+}
+
+/// `PushArguments`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Push {
+    pub(super) common: Common,
+    pub(super) results: Results,
+    pub(super) out: Address,
+    pub(super) out_stride: u64,
+    pub(super) out_weights: Address,
+    pub(super) tokens: Address,
+    pub(super) returns: u64,
+    pub(super) return_weights: u64,
+    pub(super) weight_stride: u64,
+    pub(super) state: Address,
+    pub(super) lanes: Address,
+    pub(super) batons: Address,
+    pub(super) senders: u32,
+    pub(super) phases: u32,
+}
+
+/// `ArrangeArguments`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Arrange {
+    pub(super) common: Common,
+    pub(super) x: Address,
+    pub(super) x_stride: u64,
+    pub(super) row_bytes: u64,
+    pub(super) scales: Address,
+    pub(super) map: Address,
+    pub(super) offsets: Address,
+    pub(super) places: Address,
+    pub(super) arranged: Address,
+    pub(super) expert_counts: Address,
+    pub(super) limit: u32,
+    pub(super) scale_count: u32,
+    pub(super) local_experts: u32,
+    pub(super) alignment: u32,
+}
+
+/// `OutputsArguments`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct Outputs {
+    pub(super) common: Common,
+    pub(super) results: Results,
+}
+
 /// `ReleaseArguments`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -96,6 +157,19 @@ pub(super) struct Scale {
     pub(super) scale_block: u32,
 }
 
+/// `ScaleArrangedArguments`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(super) struct ScaleArranged {
+    pub(super) scale: Scale,
+    pub(super) map: Address,
+    pub(super) total: Address,
+    pub(super) x: Address,
+    pub(super) x_stride: u64,
+    pub(super) y: Address,
+    pub(super) y_stride: u64,
+}
+
 /// Phases of a launch, in `phases`.
 pub(super) const SEND: u32 = 1;
 /// The other one.
@@ -106,6 +180,10 @@ pub(super) const NONE: u32 = u32::MAX;
 /// End of a token's routes.
 pub(super) const NO_ROUTE: u64 = u64::MAX;
 
+/// `PushState`.
+pub(super) const PUSH_STATE_BYTES: usize = 24;
+/// `PushLane`.
+pub(super) const PUSH_LANE_BYTES: usize = 16;
 /// `MoeState`.
 pub(super) const STATE_BYTES: usize = 40;
 /// `MoeRecord`, and the abort word behind it.

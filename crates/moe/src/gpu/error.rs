@@ -22,6 +22,8 @@ pub enum FailureKind {
     /// A phase that is not the next one of the set's round: a dispatch on a set whose round is open, a receive without its
     /// send, a combine without a dispatch. Or more tokens than the capacity, or a combine of others than were dispatched.
     Misuse,
+    /// More rows came than the caller has room for in a layout.
+    Overflow,
 }
 
 /// The first failure of a rank, as its kernel recorded it. Nothing was published after it, and later launches end at once.
@@ -37,9 +39,9 @@ pub struct Failure {
     pub word: Word,
     /// Of which set.
     pub set: Set,
-    /// The value that was waited for; for a misuse the capacity, or the tokens of the dispatch.
+    /// The value that was waited for; for a misuse the capacity, or the tokens of the dispatch; the room for an overflow.
     pub expected: u64,
-    /// The value that was there; the token count for a misuse.
+    /// The value that was there; the token count for a misuse, the rows for an overflow.
     pub seen: u64,
 }
 
@@ -62,6 +64,9 @@ impl fmt::Display for Failure {
                 Shown(*word, *seen),
                 Shown(*word, *expected)
             ),
+            FailureKind::Overflow => {
+                write!(f, "{phase}: the layout takes {seen} rows, and there is room for {expected}; give it more")
+            }
             FailureKind::Misuse => write!(
                 f,
                 "{phase} on {set} with {seen} tokens, where {expected} is the most, or the number of the dispatch; and it must be the \
@@ -135,6 +140,7 @@ pub(super) unsafe fn read_record(record: *const u8, set: Set) -> Option<Failure>
             1 => FailureKind::Timeout,
             2 => FailureKind::Aborted,
             3 => FailureKind::Protocol,
+            5 => FailureKind::Overflow,
             _ => FailureKind::Misuse,
         };
         let phases =

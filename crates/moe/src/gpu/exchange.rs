@@ -1,9 +1,12 @@
 //! Whole exchanges on GPUs, with experts that scale: what tests, checks and benchmarks run. As [`exchange`](crate::exchange)
 //! on the host.
 
+mod arranged;
 mod run;
 
 use campanile_gpu::{Address, Coherence, DeviceMemory, Stream};
+
+pub use arranged::Arranged;
 
 use super::{DeviceOut, DeviceTokens, GpuMoe, GpuMoeError, Index, arguments, kernels::type_code};
 use crate::protocol::Set;
@@ -123,18 +126,22 @@ impl GpuMoe {
     /// # Safety
     /// As [`dispatch`](Self::dispatch), for `[local experts]` f32 at `factors`.
     pub unsafe fn scale(&self, set: Set, stream: &Stream, factors: Address) -> Result<(), GpuMoeError> {
+        let argument = self.scale_argument(set, factors)?;
+        // SAFETY: own memory, and the caller's promise for the factors.
+        unsafe { self.kernels.scale.launch(stream, &argument)? };
+        Ok(())
+    }
+
+    fn scale_argument(&self, set: Set, factors: Address) -> Result<arguments::Scale, GpuMoeError> {
         let config = self.plan.config();
-        let argument = arguments::Scale {
+        Ok(arguments::Scale {
             common: self.common(set)?,
             factors,
             hidden: config.hidden as u32,
             dtype: type_code(config.dtype),
             combine_dtype: type_code(config.combine_dtype),
             scale_block: if config.scales == 0 { 0 } else { config.hidden.div_ceil(config.scales) as u32 },
-        };
-        // SAFETY: own memory, and the caller's promise for the factors.
-        unsafe { self.kernels.scale.launch(stream, &argument)? };
-        Ok(())
+        })
     }
 
     /// Launches a whole round of `part` on its stream: dispatch, experts, combine.
@@ -221,7 +228,9 @@ impl GpuMoe {
     /// Those of the calls.
     pub fn poison(&self, set: Set, stream: &Stream, value: u8) -> Result<(), GpuMoeError> {
         let planes = self.plan.set(set);
-        for plane in [&planes.rows, &planes.scales, &planes.meta, &planes.outputs] {
+        for plane in
+            [&planes.rows, &planes.scales, &planes.meta, &planes.outputs, &planes.returns, &planes.return_weights]
+        {
             let bytes = vec![value; plane.stride * plane.count];
             if !bytes.is_empty() {
                 stream.upload(&self.windows, plane.offset, &bytes)?;

@@ -78,6 +78,9 @@ impl GpuMoe {
         }
         stream.upload(&self.windows, self.plan.words.offset, &words)?;
         self.state.begin(stream, &self.plan, self.windows.addresses(), first, active)?;
+        if let Some(push) = &self.push {
+            push.begin(stream, first)?;
+        }
         self.active.copy_from_slice(active);
         Ok(())
     }

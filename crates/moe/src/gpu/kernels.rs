@@ -3,7 +3,7 @@
 use campanile_gpu::{Cache, Compile, Device, GeometryTable, Grid, Module, Pins, Plan, Residency, Source};
 
 use super::GpuMoeError;
-use super::arguments::{Combine, Dispatch, Release, Scale};
+use super::arguments::{Arrange, Combine, Dispatch, Outputs, Push, Release, Scale, ScaleArranged};
 use crate::{DType, MoeConfig};
 
 /// Which geometry each operation has on each target.
@@ -19,11 +19,16 @@ fn source(name: &str) -> Source {
         "dispatch" => include_str!("../../../../kernels/moe/dispatch.cpp"),
         "combine" => include_str!("../../../../kernels/moe/combine.cpp"),
         "release" => include_str!("../../../../kernels/moe/release.cpp"),
+        "arrange" => include_str!("../../../../kernels/moe/arrange.cpp"),
+        "push" => include_str!("../../../../kernels/moe/push.cpp"),
+        "outputs" => include_str!("../../../../kernels/moe/outputs.cpp"),
         _ => include_str!("../../../../kernels/moe/scale.cpp"),
     };
     Source::new(format!("moe/{name}.cpp"), text)
         .with_header("moe/layout.h", include_str!("../../../../kernels/moe/layout.h"))
         .with_header("moe/number.h", include_str!("../../../../kernels/moe/number.h"))
+        .with_header("moe/results.h", include_str!("../../../../kernels/moe/results.h"))
+        .with_header("moe/sum.h", include_str!("../../../../kernels/moe/sum.h"))
 }
 
 /// The number of a type in `moe/number.h`.
@@ -36,18 +41,40 @@ pub(super) fn type_code(dtype: DType) -> u32 {
     }
 }
 
+/// Options for a kernel that sums.
+fn of_combine_type(config: &MoeConfig) -> Compile {
+    let number = format!("static_cast<Type>({})", type_code(config.combine_dtype));
+    Compile::default().define("CAMPANILE_MOE_TYPE", number)
+}
+
+/// The geometry of an operation: the table's, or what is pinned. Where `sharing` ranks have the device, kernels of one wait for
+/// those of another, so each gets its part of the blocks, that all fit at once.
+fn geometry(
+    device: &Device,
+    config: &MoeConfig,
+    operation: &str,
+    pins: Pins,
+    sharing: usize,
+) -> Result<Grid, GpuMoeError> {
+    let table = GeometryTable::parse(GEOMETRY)?;
+    let grid = table.find(operation, &device.target()?, config.capacity as u64, pins)?;
+    let share = (grid.blocks / sharing.max(1) as u32).max(1);
+    Ok(Grid { blocks: pins.blocks.unwrap_or(share), ..grid })
+}
+
 /// Plans of all kernels.
 #[derive(Debug)]
 pub(super) struct Kernels {
     pub(super) dispatch: Plan<Dispatch>,
     pub(super) combine: Plan<Combine>,
+    pub(super) outputs: Plan<Outputs>,
     pub(super) release: Plan<Release>,
     pub(super) scale: Plan<Scale>,
+    pub(super) scale_arranged: Plan<ScaleArranged>,
 }
 
 impl Kernels {
-    /// Compiles and loads them; `pins` are those of dispatch and combine. `sharing` ranks have the device: kernels of one
-    /// wait for those of another, so each rank gets its part of the blocks, that all fit at once.
+    /// Compiles and loads them; the pins are those of dispatch and combine. `sharing` ranks have the device.
     pub(super) fn new(
         device: &Device,
         config: &MoeConfig,
@@ -55,19 +82,13 @@ impl Kernels {
         sharing: usize,
         cache: &Cache,
     ) -> Result<Self, GpuMoeError> {
-        let table = GeometryTable::parse(GEOMETRY)?;
-        let target = device.target()?;
         let load = |name: &str, compile: Compile| -> Result<Module, GpuMoeError> {
             Ok(device.compile(&source(name), &compile, cache)?)
         };
-        let grid = |name: &str, pins: Pins| {
-            let grid = table.find(name, &target, config.capacity as u64, pins)?;
-            let share = (grid.blocks / sharing.max(1) as u32).max(1);
-            Ok::<_, GpuMoeError>(Grid { blocks: pins.blocks.unwrap_or(share), ..grid })
-        };
-        let numbers = format!("static_cast<Type>({})", type_code(config.combine_dtype));
-        let combine_module = load("combine", Compile::default().define("CAMPANILE_MOE_TYPE", numbers))?;
+        let grid = |name: &str, pins| geometry(device, config, name, pins, sharing);
+        let combine_module = load("combine", of_combine_type(config))?;
         let plain = Compile::default;
+        let scale = load("scale", plain())?;
         Ok(Self {
             // Roles are taken by tickets, so that no block waits for one that has not begun: any number of them does.
             dispatch: Plan::new(
@@ -77,13 +98,46 @@ impl Kernels {
                 Residency::Any,
             )?,
             combine: Plan::new(&combine_module, "moe_combine", grid("combine", combine)?, Residency::Any)?,
+            outputs: Plan::new(
+                &load("outputs", of_combine_type(config))?,
+                "moe_outputs",
+                grid("outputs", Pins::default())?,
+                Residency::Any,
+            )?,
             release: Plan::new(
                 &load("release", plain())?,
                 "moe_release",
                 grid("release", Pins::default())?,
                 Residency::Together,
             )?,
-            scale: Plan::new(&load("scale", plain())?, "moe_scale", grid("scale", Pins::default())?, Residency::Any)?,
+            scale: Plan::new(&scale, "moe_scale", grid("scale", Pins::default())?, Residency::Any)?,
+            scale_arranged: Plan::new(&scale, "moe_scale_arranged", grid("scale", Pins::default())?, Residency::Any)?,
         })
+    }
+
+    /// The plan of combine by push, with the geometry of combine.
+    pub(super) fn push(
+        device: &Device,
+        config: &MoeConfig,
+        pins: Pins,
+        sharing: usize,
+        cache: &Cache,
+    ) -> Result<Plan<Push>, GpuMoeError> {
+        let grid = geometry(device, config, "push", pins, sharing)?;
+        let module = device.compile(&source("push"), &of_combine_type(config), cache)?;
+        // Roles are taken by tickets: blocks wait for those that have begun, and for peers.
+        Ok(Plan::new(&module, "moe_push", grid, Residency::Any)?)
+    }
+
+    /// The plan of a layout: `moe_compact` or `moe_expert_major`.
+    pub(super) fn arrange(
+        device: &Device,
+        config: &MoeConfig,
+        kernel: &str,
+        cache: &Cache,
+    ) -> Result<Plan<Arrange>, GpuMoeError> {
+        let grid = geometry(device, config, "arrange", Pins::default(), 1)?;
+        let module = device.compile(&source("arrange"), &Compile::default(), cache)?;
+        Ok(Plan::new(&module, kernel, grid, Residency::Any)?)
     }
 }

@@ -6,8 +6,8 @@
 
 use campanile_gpu::Stream;
 
-use super::{DeviceOut, DeviceTokens, GpuMoe, GpuMoeError, arguments};
-use crate::protocol::{Ready, Set};
+use super::{DeviceOut, DeviceOutputs, DeviceTokens, GpuMoe, GpuMoeError, arguments};
+use crate::protocol::Set;
 use arguments::{RECEIVE, SEND};
 
 impl GpuMoe {
@@ -55,7 +55,7 @@ impl GpuMoe {
     /// The stream is of this rank's device. What wrote the results came before it.
     pub unsafe fn combine_send(&self, set: Set, stream: &Stream) -> Result<(), GpuMoeError> {
         // SAFETY: the caller's promise.
-        unsafe { self.launch_ready(set, stream, Ready::Pull) }
+        unsafe { self.combine_send_from(set, stream, DeviceOutputs::InPlace) }
     }
 
     /// Sums the results for this rank's own tokens: the second half of a combine. It ends the round.
@@ -66,7 +66,13 @@ impl GpuMoe {
     /// # Safety
     /// As [`combine`](Self::combine). It comes behind the send, on the same stream or by an event.
     pub unsafe fn combine_receive(&self, set: Set, stream: &Stream, out: &DeviceOut) -> Result<(), GpuMoeError> {
+        self.check_out(out)?;
         // SAFETY: the caller's promise.
-        unsafe { self.launch_combine(set, stream, out, RECEIVE) }
+        unsafe {
+            match &self.push {
+                Some(push) => self.launch_push(push, set, stream, None, Some(out)),
+                None => self.launch_combine(set, stream, out, RECEIVE),
+            }
+        }
     }
 }
