@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow};
 use campanile::Communicator;
 use campanile::core::selection::Preference;
-use campanile::core::{Config, GpuChoice, MoeCombine, MoeMode, Path};
+use campanile::core::{Config, GpuChoice, MoeMode, Path};
 use campanile::gpu::{Cache, Device, Gpu, Settings};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -58,22 +58,16 @@ impl Kind {
         config.map_err(Error::input)
     }
 
-    /// Refuses what MoE on the host can do, and on a device not yet.
-    pub fn check_moe(self, mode: MoeMode, combine: MoeCombine) -> Result<(), Error> {
-        if self == Self::Host {
+    /// Refuses a schedule of MoE that the host has, and a device not yet.
+    pub fn check_mode(self, mode: MoeMode) -> Result<(), Error> {
+        if self == Self::Host || mode == MoeMode::Auto {
             return Ok(());
         }
-        if mode != MoeMode::Auto {
-            return Err(self.lacks(&format!("mode {mode}"), "its kernels have one schedule: use mode auto"));
-        }
-        if combine == MoeCombine::Push {
-            return Err(self.lacks("combine push", "its kernels pull: use combine pull or auto"));
-        }
-        Ok(())
+        Err(self.lacks(&format!("mode {mode}"), "its kernels have one schedule: use mode auto"))
     }
 
     /// The error that says what a device cannot do yet.
-    pub fn lacks(self, what: &str, instead: &str) -> Error {
+    fn lacks(self, what: &str, instead: &str) -> Error {
         Error::input(anyhow!("--device {} does not have {what} yet; {instead}", self.name()))
     }
 }

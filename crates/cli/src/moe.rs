@@ -120,8 +120,8 @@ impl Exchange {
             return Ok(encode(comm, &exchanged, Limits { copies: measure_limits(comm, problem)?, link: None }));
         };
         let device = devices.of_rank(comm)?;
-        let options = GpuMoeOptions { deadline: comm.timeout(), ..GpuMoeOptions::default() };
-        let exchanged = gpu::exchange::run(comm, &device, problem, &options, self.keep_received, &devices.cache)?;
+        let gpu = GpuMoeOptions { deadline: comm.timeout(), ..GpuMoeOptions::default() };
+        let exchanged = gpu::exchange::run(comm, &device, problem, &self.options()?, &gpu, &devices.cache)?;
         let link = DeviceLimit::new(comm, &device, &devices.cache)?.measure(&mut Barrier::new(comm)?)?;
         Ok(encode(comm, &exchanged, Limits { copies: None, link: Some(link) }))
     }
@@ -249,11 +249,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         keep_received: args.dump_recv,
         device: args.device,
     };
-    args.device.check_moe(args.mode.unwrap_or(config.moe_mode()), combine)?;
-    if args.device != device::Kind::Host && args.layout != Layout::Rows {
-        let what = format!("layout {}", args.layout.name());
-        return Err(args.device.lacks(&what, "experts work on the rows in place: use layout rows"));
-    }
+    args.device.check_mode(args.mode.unwrap_or(config.moe_mode()))?;
     Ranks::check(exchange.ranks)?;
     // The ranks read a copy that nobody else can change, so that all of them and the model see the same.
     let snapshot = args.input.as_deref().map(Snapshot::of).transpose().map_err(Error::Input)?;
@@ -369,7 +365,8 @@ fn report(
     let wire: u64 = rows.iter().enumerate().map(|(s, row)| row.iter().sum::<u64>() - row[s]).sum();
     let phase = |which: usize, row: usize, spans: Vec<[u64; 2]>| {
         let copies: Option<Vec<_>> = limits.iter().map(|limits| Some(&limits.copies.as_ref()?[which])).collect();
-        let link: Option<f64> = limits.iter().map(|limits| Some(limits.link?[which])).sum();
+        let pulled = usize::from(which == 1 && carrier.combine == MoeCombine::Pull);
+        let link: Option<f64> = limits.iter().map(|limits| Some(limits.link?[pulled])).sum();
         let limit = copies.map(|copies| {
             let of_all = |copy: usize| copies.iter().map(|rank| rank[copy]).collect::<Vec<_>>();
             let us =

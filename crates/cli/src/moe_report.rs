@@ -9,7 +9,7 @@
 //! - A phase lasts from the first rank's start to the last rank's end, on one clock; max / mean is over the ranks' own
 //!   times.
 //! - GB/s is 10^9 bytes a second, of all ranks together. The limit is the rate at which as many ranks copy the same
-//!   bytes, or on devices that of peer stores (dispatch) and of peer loads (combine); the share of it is wire GB/s over
+//!   bytes, or on devices that of peer stores, for a combine by pull of peer loads; the share of it is wire GB/s over
 //!   that.
 
 use comfy_table::presets::{NOTHING, UTF8_HORIZONTAL_ONLY};

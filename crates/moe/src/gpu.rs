@@ -238,6 +238,11 @@ impl GpuMoe {
         &self.device
     }
 
+    /// How results come back: pull or push.
+    pub fn combine_by(&self) -> MoeCombine {
+        if self.push.is_some() { MoeCombine::Push } else { MoeCombine::Pull }
+    }
+
     /// Geometry of dispatch and combine.
     pub fn grids(&self) -> [Grid; 2] {
         [self.kernels.dispatch.grid(), self.push.as_ref().map_or(self.kernels.combine.grid(), Push::grid)]

@@ -334,7 +334,8 @@ pub fn main(args: &Args) -> Result<(), Error> {
         let summary = Summary::of_ranks(&rounds);
         let rate = |us: f64| wire_bytes as f64 / us / 1e3;
         let copied = (!copies[0].is_empty() && wire_bytes > 0).then(|| rate(Summary::of_ranks(&copies).median_us));
-        let link = of_devices.as_ref().map(|ranks| ranks.iter().map(|rank| rank.link[which]).sum());
+        let pulled = usize::from(which == 1 && measured[0].combine_by == MoeCombine::Pull.to_string());
+        let link = of_devices.as_ref().map(|ranks| ranks.iter().map(|rank| rank.link[pulled]).sum());
         let limit_gbps = copied.or(link);
         let kernel_us = of_devices.as_ref().map(|ranks| device::slowest(ranks, |rank| &rank.kernel_us[which]));
         let wire_gbps = rate(kernel_us.unwrap_or(summary.median_us));

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use campanile::core::MoeCombine;
 use campanile::gpu::{Event, Graph, Pins, Stream};
 use campanile::host::clock::now_ns;
 use campanile::moe::gpu::exchange::DeviceProblem;
@@ -55,8 +54,7 @@ pub(super) fn slowest(ranks: &[&Measured], of: impl Fn(&Measured) -> &Vec<f64>) 
 impl Settings {
     /// Refuses what its device cannot do, and opens the devices that there are.
     pub(super) fn check_device(&self, ranks: &Ranks, count: usize) -> Result<Option<Devices>, Error> {
-        let (mode, combine) = (self.mode.parse()?, self.combine.parse()?);
-        self.device.check_moe(mode, combine)?;
+        self.device.check_mode(self.mode.parse()?)?;
         if self.device == Kind::Host {
             let given = [("--sms", self.sms.is_some()), ("--graph", self.graph)];
             return match given.into_iter().find(|(_, given)| *given) {
@@ -102,7 +100,7 @@ pub(super) fn run(settings: &Settings, comm: &Arc<Communicator>, devices: &Devic
         Measured { grids: grids.map(|grid| [grid.blocks, grid.threads]), sms: sms.unwrap_or(0), ..Measured::default() };
     let mut measured = super::Measured {
         rows: rows(&problem).swap_remove(comm.rank()),
-        combine_by: MoeCombine::Pull.to_string(),
+        combine_by: bench.moe.combine_by().to_string(),
         transport: comm.transport().info().name.to_owned(),
         ..super::Measured::default()
     };

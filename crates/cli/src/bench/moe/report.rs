@@ -103,7 +103,7 @@ impl Report<'_> {
             }
             (Some(sms), graph) => format!(
                 "Kernels on {sms} multiprocessors, launched {}; rates are by kernel time. The limit is that of peer \
-                 stores\n(dispatch) and of peer loads (combine) by a kernel that only copies.\n",
+                 stores,\nor for a combine by pull of peer loads, by a kernel that only copies.\n",
                 if graph { "by graphs" } else { "one by one" }
             ),
         }

@@ -101,7 +101,13 @@ impl Arranged {
     ///
     /// # Safety
     /// As [`GpuMoe::scale`].
-    unsafe fn scale(&self, moe: &GpuMoe, set: Set, stream: &Stream, factors: Address) -> Result<(), GpuMoeError> {
+    pub(super) unsafe fn scale(
+        &self,
+        moe: &GpuMoe,
+        set: Set,
+        stream: &Stream,
+        factors: Address,
+    ) -> Result<(), GpuMoeError> {
         let argument = arguments::ScaleArranged {
             scale: moe.scale_argument(set, factors)?,
             map: self.layout.map(),
