@@ -5,9 +5,15 @@
 // Ranks are looked at 64 at a time. A wave copies a row, or a part of one where a block has more waves than tokens. The
 // block that finishes last publishes META and ROWS. Then every block waits for all sources and counts its part of the
 // rows by expert. Blocks wait for each other (through this rank's own words), so all must be co-resident.
+//
+// With CAMPANILE_MOE_QUANTIZE, an FP8 type, rows come as bf16 and are quantised to it as they are sent. It is known when
+// the kernel is compiled, so that it costs other rows nothing.
 #include "moe/layout.h"
 #include "portable.h"
 #include "wait.h"
+#if defined(CAMPANILE_MOE_QUANTIZE)
+#include "moe/quantize.h"
+#endif
 
 using namespace campanile;
 
@@ -15,8 +21,8 @@ struct DispatchArguments {
   MoeCommon common;
   const u8* x;  // [tokens] rows, at any alignment
   u64 x_stride;
-  u64 row_bytes;
-  const u32* scales;  // [tokens][scale_count]
+  u64 row_bytes;  // as they travel
+  const u32* scales;  // [tokens][scale_count], unless rows are quantised here
   const void* topk_idx;  // [tokens][topk], i32 or i64; what is no expert is dropped
   const u32* topk_weights;  // [tokens][topk], or null
   const u32* tokens;
@@ -121,10 +127,16 @@ CAMPANILE_DEVICE void copy_bytes(const DispatchArguments& a, const u8* x, u64 ma
 CAMPANILE_DEVICE void copy_row(const DispatchArguments& a, u32 token, u64 mask, const u32* ordinals, u32 first,
                                u32 turn, u32 from, u32 to) {
   const u8* x = a.x + token * a.x_stride;
+#if defined(CAMPANILE_MOE_QUANTIZE)
+  const u32 hidden = static_cast<u32>(a.row_bytes), block = (hidden + a.scale_count - 1) / a.scale_count;
+  const WideRow row{x, is_aligned16(a.x, a.x_stride), hidden, a.scale_count, block};
+  send_quantized<CAMPANILE_MOE_QUANTIZE>(row, {a.common, mask, ordinals, first, turn}, from, to);
+#else
   const u32 whole = is_aligned16(a.x, a.x_stride) ? static_cast<u32>(a.row_bytes / 16) : 0;
   const u32 middle = to < whole ? to : whole < from ? from : whole;
   copy_vectors(a.common, reinterpret_cast<const Vec16*>(x), mask, ordinals, first, turn, from, middle);
   if (middle < to) copy_bytes(a, x, mask, ordinals, first, middle, to);
+#endif
 }
 
 // Word `at` of the routing of a row: source token, K expert numbers, K weights.
@@ -138,16 +150,18 @@ CAMPANILE_DEVICE u32 meta_word(const DispatchArguments& a, const DispatchShared&
   return here && a.topk_weights != nullptr ? load(a.topk_weights + slot) : 0;
 }
 
-// Writes routing and scales of a row, a lane a word.
+// Writes routing and scales of a row, a lane a word. Scales that are made here go with their row.
 CAMPANILE_DEVICE void write_meta(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 owner,
                                  u32 ordinal) {
   const MoeCommon& c = a.common;
   u8* there = window(c, owner);
   u32* meta = reinterpret_cast<u32*>(there + row_at(c, c.meta, c.meta_stride, c.rank, ordinal));
   for (u32 at = lane(); at <= 2 * c.topk; at += WAVE) store_window(meta + at, meta_word(a, shared, token, owner, at));
+#if !defined(CAMPANILE_MOE_QUANTIZE)
   u32* scales = reinterpret_cast<u32*>(there + row_at(c, c.scales, c.scale_stride, c.rank, ordinal));
   const u32* from = a.scales + static_cast<u64>(token) * a.scale_count;
   for (u32 at = lane(); at < a.scale_count; at += WAVE) store_window(scales + at, load(from + at));
+#endif
 }
 
 // Rows for each rank of the group among the tokens [0, end).

@@ -20,6 +20,7 @@ fn source(name: &str) -> Source {
     Source::new(format!("moe/{name}.cpp"), text)
         .with_header("moe/layout.h", include_str!("../../../../kernels/moe/layout.h"))
         .with_header("moe/number.h", include_str!("../../../../kernels/moe/number.h"))
+        .with_header("moe/quantize.h", include_str!("../../../../kernels/moe/quantize.h"))
 }
 
 /// The number of a type in `moe/number.h`.
@@ -29,6 +30,8 @@ pub(super) fn type_code(dtype: DType) -> u32 {
         DType::F16 => 1,
         DType::BF16 => 2,
         DType::F8E4M3 => 3,
+        DType::F8E4M3FNUZ => 4,
+        DType::F4E2M1 => 5,
     }
 }
 
@@ -55,13 +58,18 @@ impl Kernels {
             Ok(device.compile(&source(name), &compile, cache)?)
         };
         let grid = |name: &str, pins| table.find(name, &target, config.capacity as u64, pins);
-        let numbers = format!("static_cast<Type>({})", type_code(config.combine_dtype));
-        let combine_module = load("combine", Compile::default().define("CAMPANILE_MOE_TYPE", numbers))?;
+        let number = |dtype| format!("static_cast<Type>({})", type_code(dtype));
         let plain = Compile::default;
+        let combine_module =
+            load("combine", plain().define("CAMPANILE_MOE_TYPE", number(config.combine_dtype)))?;
+        let quantizing = match config.quantize {
+            true => plain().define("CAMPANILE_MOE_QUANTIZE", number(config.dtype)),
+            false => plain(),
+        };
         Ok(Self {
             // The blocks of a dispatch wait for what all of them have sent; those of a combine for block 0's word.
             dispatch: Plan::new(
-                &load("dispatch", plain())?,
+                &load("dispatch", quantizing)?,
                 "moe_dispatch",
                 grid("dispatch", dispatch)?,
                 Residency::Clamped,
