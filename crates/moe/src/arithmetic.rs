@@ -227,14 +227,7 @@ impl Kernels {
     /// # Panics
     /// When `dtype` is not one that rows are quantised to ([`DType::is_quantized`]), or there are no scales.
     #[inline]
-    pub unsafe fn quantize_row(
-        &self,
-        dst: *mut u8,
-        scales: &mut [f32],
-        dtype: DType,
-        src: *const u8,
-        hidden: usize,
-    ) {
+    pub unsafe fn quantize_row(&self, dst: *mut u8, scales: &mut [f32], dtype: DType, src: *const u8, hidden: usize) {
         assert!(!scales.is_empty(), "a row of {dtype} has at least one scale");
         // SAFETY: the memory is the caller's promise; the instruction set was checked when this table was handed out.
         unsafe { (self.quantize)(dst, scales, dtype, src, hidden) }

@@ -113,8 +113,7 @@ const fn select(condition: bool, yes: u32, no: u32) -> u32 {
 const fn widen_code(magnitude: u32, mantissa: u32, bias: u32) -> f32 {
     let (exponent, fraction) = (magnitude >> mantissa, (magnitude & ((1 << mantissa) - 1)) as f32);
     // Units in the last place; those of subnormals are those of the least exponent.
-    let (units, exponent) =
-        if exponent == 0 { (fraction, 1) } else { (fraction + (1 << mantissa) as f32, exponent) };
+    let (units, exponent) = if exponent == 0 { (fraction, 1) } else { (fraction + (1 << mantissa) as f32, exponent) };
     units * f32::from_bits((127 + exponent - bias - mantissa) << 23)
 }
 
@@ -143,11 +142,8 @@ pub const E4M3: [f32; 256] = {
     let mut table = [0.0; 256];
     let mut code = 0;
     while code < 256 {
-        let magnitude = if code & 0x7f == E4M3_NAN as usize {
-            F32_NAN
-        } else {
-            widen_code((code & 0x7f) as u32, 3, 7).to_bits()
-        };
+        let magnitude =
+            if code & 0x7f == E4M3_NAN as usize { F32_NAN } else { widen_code((code & 0x7f) as u32, 3, 7).to_bits() };
         table[code] = f32::from_bits(magnitude | ((code & 0x80) as u32) << 24);
         code += 1;
     }

@@ -152,6 +152,7 @@ impl Settings {
             hidden: self.hidden,
             topk: self.topk,
             scales,
+            quantize: false,
             expert_scale: Some((0..self.experts).map(|expert| 1.0 + (expert % 4) as f32 / 4.0).collect()),
             expert_rank,
             weighted: true,

@@ -89,6 +89,7 @@ fn problem(mut source: impl Read + Seek, size: u64) -> Result<Problem, FormatErr
         hidden: plan.hidden,
         topk: plan.topk,
         scales: plan.scales,
+        quantize: false,
         expert_rank,
         expert_scale,
         weighted: plan.weighted,

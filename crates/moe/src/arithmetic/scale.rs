@@ -80,13 +80,7 @@ unsafe fn scale_to<D: Scalar>(dst: *mut u8, row: Row<'_>, hidden: usize, c: f32)
 /// # Safety
 /// `dst` is writable for `hidden` elements, at any alignment.
 #[inline(always)]
-unsafe fn run_blocks<D: Scalar>(
-    dst: *mut D::Bits,
-    row: Row<'_>,
-    hidden: usize,
-    c: f32,
-    code: impl Fn(usize) -> f32,
-) {
+unsafe fn run_blocks<D: Scalar>(dst: *mut D::Bits, row: Row<'_>, hidden: usize, c: f32, code: impl Fn(usize) -> f32) {
     assert!(hidden == 0 || !row.scales.is_empty(), "a row of a scaled type has block scales");
     let block = hidden.div_ceil(row.scales.len().max(1));
     for (i, &scale) in row.scales.iter().enumerate() {

@@ -60,8 +60,7 @@ impl Kernels {
         let grid = |name: &str, pins| table.find(name, &target, config.capacity as u64, pins);
         let number = |dtype| format!("static_cast<Type>({})", type_code(dtype));
         let plain = Compile::default;
-        let combine_module =
-            load("combine", plain().define("CAMPANILE_MOE_TYPE", number(config.combine_dtype)))?;
+        let combine_module = load("combine", plain().define("CAMPANILE_MOE_TYPE", number(config.combine_dtype)))?;
         let quantizing = match config.quantize {
             true => plain().define("CAMPANILE_MOE_QUANTIZE", number(config.dtype)),
             false => plain(),
