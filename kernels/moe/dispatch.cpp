@@ -38,7 +38,6 @@ struct DispatchArguments {
 constexpr u32 CHUNK = 256;            // tokens that a block routes at a time
 constexpr u32 GROUP = 64;             // ranks that are looked at at a time
 constexpr u32 SHARED_EXPERTS = 1024;  // as many experts are looked up in shared memory
-constexpr u32 UNROLL = WAVE == 32 ? 14 : 5;  // vectors of a row that a lane has in flight
 constexpr u32 MAX_WAVES = 512 / WAVE;
 
 struct DispatchShared {
@@ -87,6 +86,17 @@ CAMPANILE_DEVICE u64 owners_of(const DispatchArguments& a, const DispatchShared&
   return mask;
 }
 
+#if defined(CAMPANILE_MOE_QUANTIZE)
+CAMPANILE_DEVICE void copy_row(const DispatchArguments& a, u32 token, u64 mask, const u32* ordinals, u32 first,
+                               u32 turn, u32 from, u32 to) {
+  const u32 hidden = static_cast<u32>(a.row_bytes), block = (hidden + a.scale_count - 1) / a.scale_count;
+  const bool aligned = is_aligned16(a.x, a.x_stride);
+  const WideRow row{a.x + token * a.x_stride, aligned, hidden, a.scale_count, block};
+  send_quantized<CAMPANILE_MOE_QUANTIZE>(row, {a.common, mask, ordinals, first, turn}, from, to);
+}
+#else
+constexpr u32 UNROLL = WAVE == 32 ? 14 : 5;  // vectors of a row that a lane has in flight
+
 // Copies vectors [from, to) of a row to the owners in `mask`, those from `turn` on first, so that the links share the
 // load and rows for oneself are not first everywhere.
 CAMPANILE_DEVICE void copy_vectors(const MoeCommon& c, const Vec16* x, u64 mask, const u32* ordinals, u32 first,
@@ -127,17 +137,12 @@ CAMPANILE_DEVICE void copy_bytes(const DispatchArguments& a, const u8* x, u64 ma
 CAMPANILE_DEVICE void copy_row(const DispatchArguments& a, u32 token, u64 mask, const u32* ordinals, u32 first,
                                u32 turn, u32 from, u32 to) {
   const u8* x = a.x + token * a.x_stride;
-#if defined(CAMPANILE_MOE_QUANTIZE)
-  const u32 hidden = static_cast<u32>(a.row_bytes), block = (hidden + a.scale_count - 1) / a.scale_count;
-  const WideRow row{x, is_aligned16(a.x, a.x_stride), hidden, a.scale_count, block};
-  send_quantized<CAMPANILE_MOE_QUANTIZE>(row, {a.common, mask, ordinals, first, turn}, from, to);
-#else
   const u32 whole = is_aligned16(a.x, a.x_stride) ? static_cast<u32>(a.row_bytes / 16) : 0;
   const u32 middle = to < whole ? to : whole < from ? from : whole;
   copy_vectors(a.common, reinterpret_cast<const Vec16*>(x), mask, ordinals, first, turn, from, middle);
   if (middle < to) copy_bytes(a, x, mask, ordinals, first, middle, to);
-#endif
 }
+#endif
 
 // Word `at` of the routing of a row: source token, K expert numbers, K weights.
 CAMPANILE_DEVICE u32 meta_word(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 owner, u32 at) {

@@ -57,6 +57,14 @@ impl Problem {
         if self.quantize { DType::BF16 } else { self.dtype }
     }
 
+    /// The problem with its bf16 rows quantised to `dtype` by dispatch, with as many block scales as are usual for it.
+    ///
+    /// Of rows that are not bf16, or a type that dispatch does not quantise to, [`validate`](Self::validate) says so.
+    #[must_use]
+    pub fn quantized(self, dtype: DType) -> Self {
+        Self { dtype, scales: dtype.default_scales(self.hidden), quantize: true, ..self }
+    }
+
     /// The default map: expert `e` on rank `e / ceil(E / R)`.
     pub fn block_map(experts: usize, ranks: usize) -> Vec<u32> {
         let per_rank = experts.div_ceil(ranks.max(1)).max(1);
