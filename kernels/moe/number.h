@@ -65,13 +65,18 @@ CAMPANILE_DEVICE float widen_e4m3fnuz(u32 code) {
 // In the lower four bits of a word, whose others are ignored.
 CAMPANILE_DEVICE float widen_e2m1(u32 code) { return with_sign(widen_code(code & 7, 1, 1), code >> 3 & 1); }
 
-// The magnitude of an f32, by its bits, as such a code; above the largest where it is too large. As round_f16.
-CAMPANILE_DEVICE u32 round_code(u32 magnitude, u32 mantissa, u32 bias) {
-  const u32 shift = 23 - mantissa, rounder = (127 + 24 - bias - mantissa) << 23;
-  const u32 subnormal = bits_of(float_of(magnitude) + float_of(rounder)) - rounder;
-  const u32 half = (1u << (shift - 1)) - 1 + (magnitude >> shift & 1);
-  const u32 normal = (magnitude - ((127 - bias) << 23) + half) >> shift;
-  return magnitude < (128 - bias) << 23 ? subnormal : normal;
+// The magnitude of a finite f32, by its bits, as such a code; what is more than the code `most` is that.
+//
+// Saturated first. Then added to a power of two whose unit in the last place is that of the code, and taken away again,
+// which rounds; then of an exponent that makes subnormals of the code subnormals of f32. So there is nothing to choose
+// between.
+CAMPANILE_DEVICE u32 narrow_code(u32 magnitude, u32 most, u32 mantissa, u32 bias) {
+  const u32 largest = ((most >> mantissa) + 127 - bias) << 23 | (most & ((1u << mantissa) - 1)) << (23 - mantissa);
+  const u32 value = magnitude < largest ? magnitude : largest;
+  const u32 exponent = value & 0x7f800000u, least = (128 - bias) << 23;
+  const float rounder = float_of((exponent > least ? exponent : least) + ((23 - mantissa) << 23));
+  const float rounded = (float_of(value) + rounder) - rounder;
+  return bits_of(rounded * float_of(bias << 23)) >> (23 - mantissa);
 }
 
 // The types that rows are quantised to.
@@ -82,8 +87,8 @@ template <>
 struct Quantized<Type::F8E4M3> {
   static constexpr float LARGEST = 448.0f;
   CAMPANILE_MEMBER static u32 narrow(float value) {
-    const u32 bits = bits_of(value), magnitude = bits & 0x7fffffffu, code = round_code(magnitude, 3, 7);
-    return magnitude > 0x7f800000u ? 0x7f : (bits >> 24 & 0x80) | (code > 0x7e ? 0x7e : code);
+    const u32 bits = bits_of(value), magnitude = bits & 0x7fffffffu;
+    return magnitude > 0x7f800000u ? 0x7f : (bits >> 24 & 0x80) | narrow_code(magnitude, 0x7e, 3, 7);
   }
 };
 
@@ -91,9 +96,10 @@ template <>
 struct Quantized<Type::F8E4M3FNUZ> {
   static constexpr float LARGEST = 240.0f;
   CAMPANILE_MEMBER static u32 narrow(float value) {
-    const u32 bits = bits_of(value), magnitude = bits & 0x7fffffffu, code = round_code(magnitude, 3, 8);
-    if (magnitude >= 0x7f800000u) return 0x80;
-    return code == 0 ? 0 : (bits >> 24 & 0x80) | (code > 0x7f ? 0x7f : code);
+    const u32 bits = bits_of(value), magnitude = bits & 0x7fffffffu, code = narrow_code(magnitude, 0x7f, 3, 8);
+    // Zero has no sign: this has the bit of one only where the code is more than 0.
+    const u32 has_sign = code + 0x7f;
+    return magnitude >= 0x7f800000u ? 0x80 : (bits >> 24 & has_sign & 0x80) | code;
   }
 };
 

@@ -27,19 +27,24 @@ struct Owners {
   const u32* ordinals;
   u32 first, turn;
 
-  CAMPANILE_MEMBER u64 rotated() const { return turn == 0 ? mask : mask >> turn | mask << (64 - turn); }
-  // The plane's row at bit `b` of rotated().
-  CAMPANILE_MEMBER u8* at(u32 b, u64 plane, u64 stride) const {
-    const u32 bit = (b + turn) % 64;
+  // The row of the group's rank `bit` in a plane.
+  CAMPANILE_MEMBER u8* row(u32 bit, u64 plane, u64 stride) const {
     return window(c, first + bit) + row_at(c, plane, stride, c.rank, ordinals[bit]);
   }
+  // A lane's own codes and scale.
   CAMPANILE_MEMBER void store_codes(u32 vector, Vec16 codes) const {
-    for (u64 left = rotated(); left != 0; left &= left - 1)
-      store16_window(reinterpret_cast<Vec16*>(at(first_set(left), c.rows, c.row_stride)) + vector, codes);
+    for (u64 left = turn == 0 ? mask : mask >> turn | mask << (64 - turn); left != 0; left &= left - 1)
+      store16_window(reinterpret_cast<Vec16*>(row((first_set(left) + turn) % 64, c.rows, c.row_stride)) + vector, codes);
   }
   CAMPANILE_MEMBER void store_scale(u32 block, float scale) const {
-    for (u64 left = rotated(); left != 0; left &= left - 1)
-      store_window(reinterpret_cast<u32*>(at(first_set(left), c.scales, c.scale_stride)) + block, bits_of(scale));
+    for (u64 left = mask; left != 0; left &= left - 1)
+      store_window(reinterpret_cast<u32*>(row(first_set(left), c.scales, c.scale_stride)) + block, bits_of(scale));
+  }
+  // A scale that all lanes have, an owner a lane.
+  CAMPANILE_MEMBER void share_scale(u32 block, float scale) const {
+    for (u32 bit = lane(); bit < 64; bit += WAVE)
+      if (mask >> bit & 1)
+        store_window(reinterpret_cast<u32*>(row(bit, c.scales, c.scale_stride)) + block, bits_of(scale));
   }
 };
 
@@ -89,29 +94,21 @@ CAMPANILE_DEVICE Vec16 narrow16(Vec16 low, Vec16 high, float inverse) {
   return {codes[0], codes[1], codes[2], codes[3]};
 }
 
-// Blocks of whole vectors: those that begin in the vectors [from, to).
+// Blocks of a power of two of vectors, at most one a lane: those that begin in the vectors [from, to), and those behind the
+// last that have no elements.
 template <Type T>
 CAMPANILE_DEVICE void send_blocks(const WideRow& row, const Owners& owners, u32 from, u32 to) {
   const Vec16* x = reinterpret_cast<const Vec16*>(row.x);
-  const u32 size = row.block / 16, vectors = row.hidden / 16;
-  u32 lanes = WAVE;
-  while (lanes > size) lanes /= 2;
-  const u32 mine = lane() % lanes, end = (to + size - 1) / size;
-  for (u32 first = (from + size - 1) / size; first < end; first += WAVE / lanes) {
-    const u32 block = first + lane() / lanes, start = block * size + mine;
-    u32 stop = block < end ? (block + 1) * size : 0;
-    if (stop > vectors) stop = vectors;
+  const u32 size = row.block / 16, shift = popcount(size - 1), vectors = row.hidden / 16;
+  const u32 end = to < vectors ? (to + size - 1) >> shift : row.scales;
+  for (u32 tile = (from + size - 1) >> shift << shift; tile < end << shift; tile += WAVE) {
+    const u32 i = tile + lane(), block = i >> shift;
+    const bool loads = i < vectors && block < end;
     Vec16 low{}, high{};
-    if (start < stop) low = load16(x + 2 * start), high = load16(x + 2 * start + 1);
-    u32 magnitude = greater(magnitude_of(low), magnitude_of(high));
-    for (u32 i = start + lanes; i < stop; i += lanes)
-      magnitude = greater(magnitude, greater(magnitude_of(load16(x + 2 * i)), magnitude_of(load16(x + 2 * i + 1))));
-    const Scaling scaling = scaling_of<T>(greatest(magnitude, lanes));
-    for (u32 i = start; i < stop; i += lanes) {
-      if (i != start) low = load16(x + 2 * i), high = load16(x + 2 * i + 1);
-      owners.store_codes(i, narrow16<T>(low, high, scaling.inverse));
-    }
-    if (mine == 0 && block < end) owners.store_scale(block, scaling.scale);
+    if (loads) low = load16(x + 2 * i), high = load16(x + 2 * i + 1);
+    const Scaling scaling = scaling_of<T>(greatest(greater(magnitude_of(low), magnitude_of(high)), size));
+    if (loads) owners.store_codes(i, narrow16<T>(low, high, scaling.inverse));
+    if (block < end && block << shift == i) owners.store_scale(block, scaling.scale);
   }
 }
 
@@ -119,18 +116,18 @@ CAMPANILE_DEVICE u32 load_bf16(const u8* x, u32 at) {
   return load(x + 2 * static_cast<u64>(at)) | static_cast<u32>(load(x + 2 * static_cast<u64>(at) + 1)) << 8;
 }
 
-// Any blocks, at any address: the vectors [from, to), and the scales of the blocks that begin in them.
+// Any blocks, at any address: the vectors [from, to), and the scales of the blocks that begin in them or behind the last.
 template <Type T>
 CAMPANILE_DEVICE void send_elements(const WideRow& row, const Owners& owners, u32 from, u32 to) {
   u32 known = NONE;  // the block of `scaling`
   Scaling scaling{};
   for (u32 tile = from; tile < to; tile += WAVE) {
     const u32 vector = tile + lane(), begin = 16 * tile;
-    u32 end = 16 * (to - tile < WAVE ? to : tile + WAVE);
-    if (end > row.hidden) end = row.hidden;
-    u32 codes[4] = {};
-    for (u32 block = begin / row.block; block * row.block < end; block++) {
-      const u32 start = block * row.block, stop = row.hidden - start < row.block ? row.hidden : start + row.block;
+    const u32 reach = 16 * (to - tile < WAVE ? to : tile + WAVE), end = reach < row.hidden ? reach : row.hidden;
+    u64 low = 0, high = 0;  // the codes; no array, since the loop over them is not unrolled
+    const u32 blocks = end < row.hidden ? (end + row.block - 1) / row.block : row.scales;
+    for (u32 block = begin / row.block; block < blocks; block++) {
+      const u32 start = block * row.block, stop = start + row.block < row.hidden ? start + row.block : row.hidden;
       if (block != known) {
         u32 magnitude = 0;
         for (u32 at = start + lane(); at < stop; at += WAVE)
@@ -138,29 +135,28 @@ CAMPANILE_DEVICE void send_elements(const WideRow& row, const Owners& owners, u3
         scaling = scaling_of<T>(greatest(magnitude, WAVE));
         known = block;
       }
-      CAMPANILE_UNROLL
-      for (u32 k = 0; k < 16; k++) {
-        const u32 at = 16 * vector + k;
-        if (at < start || at >= stop || at >= end) continue;
-        codes[k / 4] |= Quantized<T>::narrow(float_of(load_bf16(row.x, at) << 16) * scaling.inverse) << (k % 4 * 8);
+      const u32 last = 16 * vector + 16 < stop ? 16 * vector + 16 : stop;
+      for (u32 at = 16 * vector < start ? start : 16 * vector; at < last; at++) {
+        const u64 code = Quantized<T>::narrow(float_of(load_bf16(row.x, at) << 16) * scaling.inverse);
+        (at % 16 < 8 ? low : high) |= code << (at % 8 * 8);
       }
-      if (lane() == 0 && start >= begin) owners.store_scale(block, scaling.scale);
+      if (start >= begin) owners.share_scale(block, scaling.scale);
     }
-    if (vector < to) owners.store_codes(vector, {codes[0], codes[1], codes[2], codes[3]});
+    const Vec16 codes{static_cast<u32>(low), static_cast<u32>(low >> 32), static_cast<u32>(high),
+                      static_cast<u32>(high >> 32)};
+    if (vector < to) owners.store_codes(vector, codes);
   }
 }
 
 // Sends the vectors [from, to) of the quantised row, of whose parts each goes to one wave, and the scales that go with them.
 template <Type T>
 CAMPANILE_DEVICE void send_quantized(const WideRow& row, const Owners& owners, u32 from, u32 to) {
-  if (row.aligned && row.block % 16 == 0 && row.hidden % 16 == 0)
+  if (from == to) return;
+  const u32 size = row.block / 16;
+  if (row.aligned && row.block % 16 == 0 && row.hidden % 16 == 0 && size <= WAVE && (size & (size - 1)) == 0)
     send_blocks<T>(row, owners, from, to);
   else
     send_elements<T>(row, owners, from, to);
-  if (from == to || 16 * to < row.hidden) return;
-  // Blocks that have no elements.
-  for (u32 block = (row.hidden + row.block - 1) / row.block + lane(); block < row.scales; block += WAVE)
-    owners.store_scale(block, scaling_of<T>(0).scale);
 }
 
 }  // namespace campanile
