@@ -1,5 +1,6 @@
-// Runs the MoE kernels in the emulator without Rust, two ranks at once, so that ThreadSanitizer can watch all of it. Built
-// as smoke_test.cpp is, with the same bugs: a dispatch without its release, and one without the barrier before it.
+// Runs the MoE kernels in the emulator without Rust, three ranks at once, so that ThreadSanitizer can watch all of it:
+// joint launches, split ones, more blocks than are resident, a masked rank. Built as smoke_test.cpp is, with the same
+// bugs: launches that finish without their release, and a dispatch without the barrier before it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,13 +14,13 @@
 
 namespace {
 
-constexpr u32 RANKS = 2, THREADS = 128, BLOCKS = 2, CAPACITY = 5, HIDDEN = 40, TOPK = 3, EXPERTS = 4, ROUNDS = 3;
+constexpr u32 RANKS = 3, THREADS = 128, BLOCKS = 2, CAPACITY = 5, HIDDEN = 40, TOPK = 3, EXPERTS = 6;
 constexpr u32 ROW = HIDDEN * 2, META = 32;
 
 template <class A>
-void launch(void (*kernel)(const void*), const A& arguments, u32 blocks) {
+void launch(void (*kernel)(const void*), const A& arguments, u32 blocks, u32 resident = 0) {
   char message[256] = "";
-  EmulatorLaunch launch{kernel, &arguments, blocks, THREADS, 0, 5, message, sizeof message};
+  EmulatorLaunch launch{kernel, &arguments, blocks, THREADS, 0, 5, message, sizeof message, resident};
   if (emulator_launch(&launch) != 0) {
     std::printf("launch failed: %s\n", message);
     std::exit(1);
@@ -40,16 +41,18 @@ struct Rank {
   std::vector<u16> x, out;
   std::vector<u32> topk_idx, weights;
   MoeState state{};
-  u64 sent[RANKS] = {}, came[RANKS] = {}, routes[CAPACITY * RANKS] = {};
+  u64 sent[RANKS] = {}, came[2 * RANKS] = {}, routes[CAPACITY * RANKS] = {};
   u32 rows_to[RANKS] = {}, rows_from[RANKS] = {}, expert_counts[EXPERTS / RANKS] = {};
+  u64 active = (1 << RANKS) - 1;
   u32 failed = 0, abort = 0;
   MoeRecord record{};
 };
 
 Rank ranks[RANKS];
 u8* windows[RANKS];
-// Experts 0 and 1 on rank 0, 2 and 3 on rank 1.
-const u32 EXPERT_RANK[EXPERTS] = {0, 0, 1, 1}, EXPERT_NUMBER[EXPERTS] = {0, 1, 0, 1};
+// Two experts a rank.
+u32 expert_rank[EXPERTS] = {0, 0, 1, 1, 2, 2};
+const u32 EXPERT_NUMBER[EXPERTS] = {0, 1, 0, 1, 0, 1};
 
 MoeCommon common(u32 rank) {
   Rank& r = ranks[rank];
@@ -60,7 +63,7 @@ MoeCommon common(u32 rank) {
   c.meta = c.rows + RANKS * CAPACITY * ROW, c.meta_stride = META;
   c.outputs = c.meta + RANKS * CAPACITY * META, c.output_stride = ROW;
   c.state = &r.state, c.sent = r.sent, c.came = r.came, c.rows_to = r.rows_to, c.rows_from = r.rows_from;
-  c.routes = r.routes, c.failed = &r.failed, c.abort = &r.abort, c.record = &r.record;
+  c.routes = r.routes, c.active = &r.active, c.failed = &r.failed, c.abort = &r.abort, c.record = &r.record;
   c.deadline = 60'000'000'000;
   c.rank = rank, c.ranks = RANKS, c.capacity = CAPACITY, c.topk = TOPK, c.route_slots = RANKS, c.weighted = 1;
   return c;
@@ -79,40 +82,74 @@ void prepare(u32 rank, u32 tokens) {
   }
 }
 
-void rounds(u32 rank) {
+// How a round is launched.
+struct Way {
+  bool split;
+  u32 blocks, resident;
+};
+
+void round(u32 rank, Way way, bool releases = false) {
   Rank& r = ranks[rank];
   DispatchArguments send{};
   send.common = common(rank);
   send.x = reinterpret_cast<const u8*>(r.x.data()), send.x_stride = ROW, send.row_bytes = ROW;
   send.topk_idx = r.topk_idx.data(), send.topk_weights = r.weights.data(), send.tokens = &r.tokens;
-  send.expert_rank = EXPERT_RANK, send.expert_number = EXPERT_NUMBER, send.expert_counts = r.expert_counts;
+  send.expert_rank = expert_rank, send.expert_number = EXPERT_NUMBER, send.expert_counts = r.expert_counts;
   send.experts = EXPERTS, send.local_experts = EXPERTS / RANKS, send.index_bytes = 4;
+  send.receivers = way.resident == 0 ? way.blocks : way.resident;
   ScaleArguments scale{common(rank), nullptr, HIDDEN, static_cast<u32>(Type::BF16), static_cast<u32>(Type::BF16), 0};
-  for (u32 round = 0; round < ROUNDS; round++) {
-    r.out.assign(r.tokens * HIDDEN, 0xffff);
-    launch(moe_dispatch, send, BLOCKS);
+  r.out.assign(r.tokens * HIDDEN, 0xffff);
+  CombineArguments sum{common(rank), reinterpret_cast<u8*>(r.out.data()), ROW, ROW, nullptr, &r.tokens, RECEIVE};
+  if (way.split) {
+    send.phases = SEND;
+    launch(moe_dispatch, send, way.blocks, way.resident);
+    send.phases = RECEIVE;
+    launch(moe_dispatch, send, way.blocks, way.resident);
     launch(moe_scale, scale, 1);
-    CombineArguments sum{common(rank), reinterpret_cast<u8*>(r.out.data()), ROW, ROW, nullptr, &r.tokens};
-    launch(moe_combine, sum, BLOCKS);
-    require(r.record.failure == 0, "a launch gave up");
-    for (u32 t = 0; t < r.tokens; t++)
-      for (u32 h = 0; h < HIDDEN; h++) {
-        const float slots = t == 1 ? TOPK - 1 : TOPK;
-        require(r.out[t * HIDDEN + h] == bf16(slots * static_cast<float>((t + h + rank) % 16)), "sums");
-      }
+    launch(moe_release, ReleaseArguments{common(rank), static_cast<u32>(Ready::Pull)}, 1);
+  } else {
+    send.phases = SEND | RECEIVE, sum.phases |= SEND;
+    launch(moe_dispatch, send, way.blocks, way.resident);
+    launch(moe_scale, scale, 1);
   }
-  launch(moe_dispatch, send, BLOCKS);
-  launch(moe_release, ReleaseArguments{common(rank)}, 1);
-  require(r.record.failure == 0 && r.state.open == 0, "a release");
+  if (releases) return launch(moe_release, ReleaseArguments{common(rank), static_cast<u32>(Ready::Released)}, 1);
+  launch(moe_combine, sum, way.blocks, way.resident);
+  require(r.record.failure == 0, "a launch gave up");
+  for (u32 t = 0; t < r.tokens; t++) {
+    u32 slots = 0;
+    for (u32 k = 0; k < TOPK; k++) {
+      const u32 expert = r.topk_idx[t * TOPK + k];
+      slots += expert < EXPERTS && expert_rank[expert] != NONE;
+    }
+    for (u32 h = 0; h < HIDDEN; h++)
+      require(r.out[t * HIDDEN + h] == bf16(static_cast<float>(slots * ((t + h + rank) % 16))), "sums");
+  }
+}
+
+// The same on several ranks at once.
+template <class F>
+void together(u32 count, F rounds) {
+  std::vector<std::thread> threads;
+  for (u32 rank = 1; rank < count; rank++) threads.emplace_back(rounds, rank);
+  rounds(0);
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace
 
 int main() {
-  prepare(0, CAPACITY);
-  prepare(1, 3);
-  std::thread other(rounds, 1);
-  rounds(0);
-  other.join();
+  const u32 tokens[RANKS] = {CAPACITY, 3, 4};
+  for (u32 rank = 0; rank < RANKS; rank++) prepare(rank, tokens[rank]);
+  together(RANKS, [](u32 rank) {
+    round(rank, {false, BLOCKS, 0});
+    // A rank may split what another does not. Blocks come one by one, later ones first.
+    round(rank, {rank == 1, 3, 1});
+    round(rank, {rank != 1, 1, 0}, true);
+    require(ranks[rank].record.failure == 0 && ranks[rank].state.stage == 0, "a release");
+  });
+  // The last rank is gone.
+  expert_rank[4] = expert_rank[5] = NONE;
+  ranks[0].active = ranks[1].active = 3;
+  together(RANKS - 1, [](u32 rank) { round(rank, {rank == 0, BLOCKS, 0}); });
   std::printf("moe kernels, wave %u: right\n", WAVE);
 }

@@ -38,6 +38,13 @@ struct Fiber {
 struct Grid {
   const EmulatorLaunch& launch;
   std::atomic<bool> failed{false};
+  std::atomic<uint32_t> begun{0};
+
+  // The block that begins as number `turn`: the schedule says with which one, and in which direction.
+  uint32_t block(uint32_t turn) const {
+    const uint32_t first = static_cast<uint32_t>(launch.schedule % launch.blocks);
+    return (first + (launch.schedule % 2 != 0 ? launch.blocks - turn : turn)) % launch.blocks;
+  }
 };
 
 // A block: the OS thread that runs it, and its fibers.
@@ -190,15 +197,19 @@ extern "C" {
 
 int emulator_launch(const EmulatorLaunch* launch) {
   emulator::Grid grid{*launch};
-  std::vector<std::thread> blocks;
-  blocks.reserve(launch->blocks);
+  const uint32_t resident = launch->resident == 0 ? launch->blocks : std::min(launch->resident, launch->blocks);
+  std::vector<std::thread> threads;
+  threads.reserve(resident);
+  auto run = [&grid, launch] {
+    for (uint32_t turn; (turn = grid.begun++) < launch->blocks && !grid.failed;)
+      std::make_unique<emulator::Block>(grid, grid.block(turn))->run();
+  };
   try {
-    for (uint32_t index = 0; index < launch->blocks; index++)
-      blocks.emplace_back([&grid, index] { std::make_unique<emulator::Block>(grid, index)->run(); });
+    for (uint32_t index = 0; index < resident; index++) threads.emplace_back(run);
   } catch (const std::system_error&) {
-    emulator::fail(grid, "the system gave no thread for it", static_cast<uint32_t>(blocks.size()));
+    emulator::fail(grid, "the system gave no thread for it", static_cast<uint32_t>(threads.size()));
   }
-  for (std::thread& thread : blocks) thread.join();
+  for (std::thread& thread : threads) thread.join();
   return grid.failed ? 1 : 0;
 }
 

@@ -1,7 +1,8 @@
 // The emulator: runs kernels on the CPU, for tests.
 //
 // Model. Each block of a launch is an OS thread, so that blocks (and devices: launches on other threads) are concurrent
-// and waits across them end; the threads of a block are fibers of that thread, which take turns at barriers, wave
+// and waits across them end, as far as they may be resident at once; later blocks begin when earlier ones end, in an
+// order that is the schedule's; the threads of a block are fibers of that thread, which take turns at barriers, wave
 // operations and pause(). Memory is the process's own, or shared with other processes, so that several emulated devices
 // are ranks.
 //
@@ -27,6 +28,7 @@ struct EmulatorLaunch {
   uint64_t schedule;  // 0: the threads of a block take turns in order; another number: in an order drawn from it
   char* message;  // where the error goes, NUL-terminated
   size_t message_bytes;
+  uint32_t resident = 0;  // so many blocks at once, the others as those end; 0: all
 };
 
 // Runs a launch to its end: 0, or 1 with a message.

@@ -1,9 +1,10 @@
 // MoE combine by pull: the results for this rank's tokens, summed ascending by rank in f32, rounded once.
 //
-// READY_C goes out first: what this rank's experts wrote stands, by the order of the stream. Then a wave sums a token, or
-// a part of one where there are more waves than tokens, straight from the peers' memory: as many loads in flight as the
-// registers hold, since the link's latency times its rate is far more than a block's. The block that finishes last
-// publishes DONE_C and ends the round.
+// READY_C goes out first, from the block that begins first: what this rank's experts wrote stands, by the order of the
+// stream. (Or moe_release has posted it, as the send phase.) Then a wave sums a token, or a part of one where there are
+// more waves than tokens, straight from the peers' memory: as many loads in flight as the registers hold, since the
+// link's latency times its rate is far more than a block's. The block that finishes last publishes DONE_C and ends the
+// round. Blocks wait for peers only, so any number of them does.
 //
 // CAMPANILE_MOE_TYPE is the combine type.
 #include "moe/layout.h"
@@ -24,6 +25,7 @@ struct CombineArguments {
   u64 row_bytes;
   u32* out_weights;  // [tokens][topk], or null
   const u32* tokens;  // those of the dispatch
+  u32 phases;         // RECEIVE, or both
 };
 
 using Sum = Numbers<CAMPANILE_MOE_TYPE>;
@@ -200,17 +202,30 @@ CAMPANILE_DEVICE void collect_weights(const CombineArguments& a, u32 token) {
   }
 }
 
+// Publishes DONE_C and ends the round; by one thread. `active` are the first 64 ranks that are.
+CAMPANILE_DEVICE void publish_done(const MoeCommon& c, u32 epoch, u64 active) {
+  for (u32 owner = 0; owner < c.ranks; owner++)
+    if (owner < 64 ? active >> owner & 1 : is_active(c, owner))
+      store_relaxed<Scope::System>(word_of(c, owner, c.rank, Word::DoneC), tagged(epoch, 0));
+  close_round(c, Ready::Pull);
+}
+
 CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
-  CAMPANILE_SHARED u32 stop;
+  CAMPANILE_SHARED u32 stop, ticket;
   const MoeCommon& c = a.common;
-  const u32 epoch = load(&c.state->epoch), open = load(&c.state->open), tokens = load(a.tokens);
-  const u64 pulled_base = load(&c.state->pulled_base);
-  // Sent to the rank that this thread may wait for.
+  const bool sends = a.phases & SEND;
+  const u32 epoch = load(&c.state->epoch), stage = load(&c.state->stage);
+  const u32 tokens = load(a.tokens), dispatched = load(&c.state->tokens);
+  // Of the rank that this thread may post to and wait for.
+  const bool active = thread_index() < c.ranks && is_active(c, thread_index());
   const u32 sent = thread_index() < c.ranks ? load(c.rows_to + thread_index()) : 0;
   if (thread_index() == 0) {
+    ticket = take_ticket(c);
     stop = has_failed(c);
-    if (!stop && (open == 0 || tokens > c.capacity)) {
-      fail(c, Failure::Misuse, Phase::CombineSend, c.rank, Word::ReadyC, c.capacity, tokens);
+    const bool next = stage == static_cast<u32>(sends ? Stage::Dispatched : Stage::CombineSent);
+    if (!stop && (!next || tokens != dispatched)) {
+      const Phase phase = sends ? Phase::CombineSend : Phase::CombineReceive;
+      fail(c, Failure::Misuse, phase, c.rank, Word::ReadyC, dispatched, tokens);
       stop = 1;
     }
   }
@@ -226,15 +241,18 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   block_barrier();
   if (!stop) {
     const u64 wanted = tagged(epoch, static_cast<u32>(Ready::Pull));
-    if (block_index() == 0) {
+    if (sends && ticket == 0) {
       for (u32 peer = thread_index(); peer < c.ranks; peer += block_threads()) {
+        if (!(peer == thread_index() ? active : is_active(c, peer))) continue;
         fence_release_window();
         store_relaxed<Scope::System>(word_of(c, peer, c.rank, Word::ReadyC), wanted);
       }
     }
     for (u32 owner = thread_index(); owner < c.ranks; owner += block_threads()) {
-      const u32 rows = owner == thread_index() ? sent : load(c.rows_to + owner);
-      if (rows != 0 && !await_word(c, Phase::CombineReceive, owner, Word::ReadyC, wanted, wanted)) add_shared(&stop, 1);
+      const bool needed = owner == thread_index() ? active && sent != 0
+                                                  : is_active(c, owner) && load(c.rows_to + owner) != 0;
+      if (needed && !await_word(c, ticket == 0, Phase::CombineReceive, owner, Word::ReadyC, wanted, wanted))
+        add_shared(&stop, 1);
       fence_acquire_window();
     }
   }
@@ -249,19 +267,7 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   }
   drain();
   block_barrier();
-  if (wave_index() != 0) return;
-  u32 last = 0;
-  if (lane() == 0) {
-    fence_release_window();
-    const u64 now = fetch_add_relaxed<Scope::Device>(&c.state->pulled, u64{1}) + 1;
-    last = now - pulled_base == grid_blocks();
-    if (last) {
-      fence_window();
-      store(&c.state->pulled_base, now);
-      last = !has_failed(c);
-    }
-    for (u32 owner = 0; last && owner < c.ranks; owner++)
-      store_relaxed<Scope::System>(word_of(c, owner, c.rank, Word::DoneC), tagged(epoch, 0));
-  }
-  if (wave_shuffle(last, 0) != 0) close_round(c, Ready::Pull, lane(), WAVE);
+  if (thread_index() != 0 || stop) return;
+  const u64 peers = load(c.active);
+  if (finish(c) == grid_blocks() - 1) publish_done(c, epoch, peers);
 }

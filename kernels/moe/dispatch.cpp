@@ -3,8 +3,11 @@
 // Routing is counted, not negotiated: a row's place is its ordinal among this rank's tokens for that owner. Each block
 // has a contiguous chunk of the tokens and counts those before it by itself, which costs less than asking the others.
 // Ranks are looked at 64 at a time. A wave copies a row, or a part of one where a block has more waves than tokens. The
-// block that finishes last publishes META and ROWS. Then every block waits for all sources and counts its part of the
-// rows by expert. Blocks wait for each other (through this rank's own words), so all must be co-resident.
+// block that finishes last publishes META and ROWS.
+//
+// Then the blocks that finished last, `receivers` of them, wait for all sources and count the rows by expert; the others
+// are gone. As many must fit on the device at once; when the first of them waits, those that have not begun find its
+// place or another's, so any number of blocks does. Slots of masked ranks have no owner in `expert_rank`.
 //
 // With CAMPANILE_MOE_QUANTIZE, an FP8 type, rows come as bf16 and are quantised to it as they are sent. It is known when
 // the kernel is compiled, so that it costs other rows nothing.
@@ -25,14 +28,16 @@ struct DispatchArguments {
   const u32* scales;  // [tokens][scale_count], unless rows are quantised here
   const void* topk_idx;  // [tokens][topk], i32 or i64; what is no expert is dropped
   const u32* topk_weights;  // [tokens][topk], or null
-  const u32* tokens;
-  const u32* expert_rank;    // [experts]
+  const u32* tokens;         // null where nothing is sent
+  const u32* expert_rank;    // [experts] its owner; NONE for those of masked ranks
   const u32* expert_number;  // [experts] its number there
   u32* expert_counts;        // [local_experts], out: rows that came for each
   u32 scale_count;
   u32 experts, local_experts;
   u32 index_bytes;    // 4 or 8
   u32 index_vectors;  // whether the indices of a token can be loaded by fours
+  u32 phases;
+  u32 receivers;  // blocks that take in what comes, at most as many as are resident
 };
 
 constexpr u32 CHUNK = 256;            // tokens that a block routes at a time
@@ -47,7 +52,11 @@ struct DispatchShared {
   u32 ordinals[MAX_WAVES][GROUP];  // of the row that a wave copies
   u32 experts[SHARED_EXPERTS];     // owner of each expert; later the rows that came for each
   u32 came[GROUP];                 // rows from each source, where there are so few
+  u64 sent[GROUP];                 // value of the ROWS word at each owner, where there are so few
+  u64 active;                      // bits of the ranks of the group that are not masked
   u32 stop;                        // not 0: this block has failed, or found the operation failed
+  u32 ticket;                      // how many blocks began before this one
+  u32 receiver;                    // which of the receivers this block is; NONE: it is none
 };
 
 CAMPANILE_DEVICE u64 below(u32 bit) { return (u64{1} << bit) - 1; }
@@ -249,53 +258,45 @@ CAMPANILE_DEVICE void send_chunk(const DispatchArguments& a, DispatchShared& sha
       shared.base[rank] += popcount(shared.ballots[rank][word]);
 }
 
-// Wave 0 of each block: counts it as sent; in the last one publishes META and ROWS. One lane has fenced, so that one
+// Wave 0 of the block that finished last: publishes META and ROWS, and begins the round. One lane has fenced, so that one
 // stores.
-CAMPANILE_DEVICE void publish_rows(const DispatchArguments& a, const DispatchShared& shared, u32 epoch, u64 sent_base) {
+CAMPANILE_DEVICE void publish_rows(const DispatchArguments& a, const DispatchShared& shared, u32 epoch, u32 tokens) {
   const MoeCommon& c = a.common;
-  const bool alone = grid_blocks() == 1;
-  wave_barrier();
-  u32 last = 1;
-  if (lane() == 0) {
-#if !defined(CAMPANILE_BUG_NO_RELEASE)
-    fence_release_window();
-#endif
-    if (!alone) {
-      const u64 now = fetch_add_relaxed<Scope::Device>(&c.state->sent, u64{1}) + 1;
-      last = now - sent_base == grid_blocks();
-      if (last) {
-        fence_window();
-        // Every block has read the state.
-        store(&c.state->sent_base, now);
-      }
-    }
-  }
-  if (wave_shuffle(last, 0) == 0) return;
-  wave_barrier();
-  const u32 failed = load_relaxed<Scope::Device>(c.failed);
+  const bool alone = grid_blocks() == 1, few = c.ranks <= GROUP;
   for (u32 first = 0; first < c.ranks; first += WAVE) {
     const u32 peer = first + lane();
     u32 rows = 0;
     u64 total = 0;
+    bool active = false;
     if (peer < c.ranks) {
-      const u64 sent = load(c.sent + peer);
-      rows = alone && c.ranks <= GROUP ? shared.base[peer] : load_relaxed<Scope::Device>(c.rows_to + peer);
-      total = sent + rows;
+      active = few ? shared.active >> peer & 1 : is_active(c, peer);
+      rows = alone && few ? shared.base[peer] : load_relaxed<Scope::Device>(c.rows_to + peer);
+      total = (few ? shared.sent[peer] : load(c.sent + peer)) + rows;
     }
-    if (wave_shuffle(failed, 0) != 0) return;
-    for (u32 i = 0; i < WAVE && first + i < c.ranks; i++) {
-      const u32 rows_to = wave_shuffle(rows, i);
-      const u64 rows_ever = wave_shuffle(total, i);
+    for (u64 left = wave_ballot(active); left != 0; left &= left - 1) {
+      const u32 from = first_set(left);
+      const u32 rows_to = wave_shuffle(rows, from);
+      const u64 rows_ever = wave_shuffle(total, from);
       if (lane() != 0) continue;
-      store_relaxed<Scope::System>(word_of(c, first + i, c.rank, Word::Rows), rows_ever);
-      store_relaxed<Scope::System>(word_of(c, first + i, c.rank, Word::Meta), tagged(epoch, rows_to));
+      store_relaxed<Scope::System>(word_of(c, first + from, c.rank, Word::Rows), rows_ever);
+      store_relaxed<Scope::System>(word_of(c, first + from, c.rank, Word::Meta), tagged(epoch, rows_to));
     }
-    if (peer < c.ranks) store(c.sent + peer, total);
+    if (active) store(c.sent + peer, total);
   }
   if (lane() == 0) {
     store(&c.state->epoch, epoch);
-    store(&c.state->open, 1u);
+    store(&c.state->tokens, tokens);
+    // Whatever is still to be received in this launch: nobody looks before it is over.
+    store(&c.state->stage, static_cast<u32>(a.phases & RECEIVE ? Stage::Dispatched : Stage::DispatchSent));
   }
+}
+
+CAMPANILE_DEVICE u64* came_of(const MoeCommon& c, u32 epoch) { return c.came + (epoch & 1 ? c.ranks : 0); }
+
+// Takes note of the rows that came from a source: the same from every block.
+CAMPANILE_DEVICE void take_rows(const MoeCommon& c, DispatchShared& shared, u32 source, u32 rows) {
+  store_relaxed<Scope::Device>(c.rows_from + source, rows);
+  if (source < GROUP) shared.came[source] = rows;
 }
 
 // Waits for META and ROWS of a source and for the leave to write results for it, all at once. False after a failure.
@@ -303,7 +304,8 @@ CAMPANILE_DEVICE bool await_rows(const MoeCommon& c, DispatchShared& shared, u32
   constexpr Phase PHASE = Phase::DispatchReceive;
   const u64* line = word_of(c, c.rank, source, Word::Meta);
   constexpr u32 ROWS = static_cast<u32>(Word::Rows), DONE = static_cast<u32>(Word::DoneC);
-  const u64 came = load(c.came + source), announced = tagged(epoch, 0), freed = tagged(epoch - 1, 0);
+  const u64 came = load(came_of(c, epoch) + source), announced = tagged(epoch, 0), freed = tagged(epoch - 1, 0);
+  const bool first = shared.receiver == 0;
   Watch watch;
   while (true) {
     const u64 meta = load_relaxed<Scope::System>(line), rows = load_relaxed<Scope::System>(line + ROWS),
@@ -320,12 +322,11 @@ CAMPANILE_DEVICE bool await_rows(const MoeCommon& c, DispatchShared& shared, u32
     Failure failure = Failure::Protocol;
     if (reached(limit, seen)) {
       if (reached(seen, expected)) {
-        // The same from every block.
-        store_relaxed<Scope::Device>(c.rows_from + source, static_cast<u32>(meta));
-        if (source < GROUP) shared.came[source] = static_cast<u32>(meta);
+        take_rows(c, shared, source, static_cast<u32>(meta));
+        if (first) store(came_of(c, epoch + 1) + source, rows);
         return true;
       }
-      const Outcome outcome = watch.poll_again(patience(c));
+      const Outcome outcome = poll_again(c, first, watch);
       if (outcome == Outcome::Done) continue;
       failure = static_cast<Failure>(outcome);
     }
@@ -334,14 +335,15 @@ CAMPANILE_DEVICE bool await_rows(const MoeCommon& c, DispatchShared& shared, u32
   }
 }
 
-// Counts this block's part of the rows that came, by expert.
+// Counts this receiver's part of the rows that came, by expert.
 CAMPANILE_DEVICE void count_experts(const DispatchArguments& a, DispatchShared& shared) {
   const MoeCommon& c = a.common;
   const bool in_shared = a.local_experts <= SHARED_EXPERTS;
+  const u64 threads = static_cast<u64>(a.receivers) * block_threads();
   for (u32 source = 0; source < c.ranks; source++) {
     const u32 rows =
         c.ranks <= GROUP ? shared.came[source] : load_relaxed<Scope::Device>(c.rows_from + source);
-    for (u64 row = grid_thread_index(); row < rows; row += grid_threads()) {
+    for (u64 row = static_cast<u64>(shared.receiver) * block_threads() + thread_index(); row < rows; row += threads) {
       const Vec16* meta = reinterpret_cast<const Vec16*>(
           window(c, c.rank) + row_at(c, c.meta, c.meta_stride, source, static_cast<u32>(row)));
       for (u32 i = 0; i <= c.topk / 4; i++) {
@@ -365,33 +367,13 @@ CAMPANILE_DEVICE void count_experts(const DispatchArguments& a, DispatchShared& 
     if (shared.experts[e] != 0) fetch_add_relaxed<Scope::Device>(a.expert_counts + e, shared.experts[e]);
 }
 
-CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
-  CAMPANILE_LARGE_ARGUMENT(DispatchArguments, a, argument);
-  CAMPANILE_SHARED DispatchShared shared;
+// Sends the tokens. A block that has failed says so in `shared.stop`; one that is to receive has its number.
+CAMPANILE_DEVICE void send(const DispatchArguments& a, DispatchShared& shared, u32 tokens, u32 epoch, u32 ready) {
   const MoeCommon& c = a.common;
-  const u32 tokens = load(a.tokens), epoch = load(&c.state->epoch) + 1, ready = load(&c.state->ready);
-  const u32 misuse = load(&c.state->open) != 0 || tokens > c.capacity;
-  const u64 sent_base = load(&c.state->sent_base);
   const u32 block = block_index(), blocks = grid_blocks();
   const u32 begin = static_cast<u32>(static_cast<u64>(tokens) * block / blocks);
   const u32 end = static_cast<u32>(static_cast<u64>(tokens) * (block + 1) / blocks);
-
-  if (thread_index() == 0) {
-    shared.stop = has_failed(c);
-    if (!shared.stop && misuse) {
-      fail(c, Failure::Misuse, Phase::DispatchSend, c.rank, Word::Meta, c.capacity, tokens);
-      shared.stop = 1;
-    }
-  }
-  if (a.experts <= SHARED_EXPERTS)
-    for (u32 e = thread_index(); e < a.experts; e += block_threads()) shared.experts[e] = load(a.expert_rank + e);
-  // Published by the words that every block waits for.
-  if (block == 0)
-    for (u32 e = thread_index(); e < a.local_experts; e += block_threads())
-      store_relaxed<Scope::Device>(a.expert_counts + e, 0u);
-  block_barrier();
-  const bool start = shared.stop == 0;
-  for (u32 first = 0; first < c.ranks && start; first += GROUP) {
+  for (u32 first = 0; first < c.ranks; first += GROUP) {
     if (first != 0) block_barrier();
     for (u32 rank = thread_index(); rank < GROUP; rank += block_threads()) shared.base[rank] = 0;
     block_barrier();
@@ -401,13 +383,15 @@ CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
     if (first == 0) {
       // Meanwhile the credit of every rank: it may still be reading the last round's rows.
       for (u32 peer = block_threads() - 1 - thread_index(); peer < c.ranks; peer += block_threads()) {
+        if (!(peer < GROUP ? shared.active >> peer & 1 : is_active(c, peer))) continue;
         const u64 credit = tagged(epoch - 1, ready), oldest = tagged(epoch - 1, 0);
-        if (!await_word(c, Phase::DispatchSend, peer, Word::ReadyC, oldest, credit)) add_shared(&shared.stop, 1);
+        if (!await_word(c, shared.ticket == 0, Phase::DispatchSend, peer, Word::ReadyC, oldest, credit))
+          add_shared(&shared.stop, 1);
         fence_acquire_window();
       }
     }
     block_barrier();
-    if (shared.stop) break;
+    if (shared.stop) return;
     for (u32 chunk = begin; chunk < end; chunk += CHUNK) {
       const u32 count = end - chunk < CHUNK ? end - chunk : CHUNK;
       if (chunk != begin) {
@@ -422,15 +406,74 @@ CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
       for (u32 rank = lane(); rank < GROUP && first + rank < c.ranks; rank += WAVE)
         store_relaxed<Scope::Device>(c.rows_to + first + rank, shared.base[rank]);
   }
-  if (wave_index() == 0) publish_rows(a, shared, epoch, sent_base);
-  block_barrier();
+  if (wave_index() != 0) return;
+  wave_barrier();
+  u32 before = 0;
+  if (lane() == 0) {
+    before = finish(c);
+    if (before + a.receivers >= blocks) shared.receiver = before + a.receivers - blocks;
+  }
+  if (wave_shuffle(before, 0) != blocks - 1) return;
+  wave_barrier();
+  publish_rows(a, shared, epoch, tokens);
+}
+
+// Takes in what the others send.
+CAMPANILE_DEVICE void receive(const DispatchArguments& a, DispatchShared& shared, u32 epoch) {
+  const MoeCommon& c = a.common;
   for (u32 e = thread_index(); e < a.local_experts && e < SHARED_EXPERTS; e += block_threads()) shared.experts[e] = 0;
-  if (start && !shared.stop) {
-    for (u32 source = block_threads() - 1 - thread_index(); source < c.ranks; source += block_threads()) {
-      if (!await_rows(c, shared, source, epoch)) add_shared(&shared.stop, 1);
-      fence_acquire_window();
+  // All threads know that they are to receive before one of them can fail.
+  block_barrier();
+  for (u32 source = block_threads() - 1 - thread_index(); source < c.ranks; source += block_threads()) {
+    if (!(source < GROUP ? shared.active >> source & 1 : is_active(c, source))) {
+      take_rows(c, shared, source, 0);
+      continue;
     }
+    if (!await_rows(c, shared, source, epoch)) add_shared(&shared.stop, 1);
+    fence_acquire_window();
   }
   block_barrier();
   if (!shared.stop) count_experts(a, shared);
+}
+
+CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
+  CAMPANILE_LARGE_ARGUMENT(DispatchArguments, a, argument);
+  CAMPANILE_SHARED DispatchShared shared;
+  const MoeCommon& c = a.common;
+  const bool sends = a.phases & SEND;
+  const u32 tokens = sends ? load(a.tokens) : 0, epoch = load(&c.state->epoch) + sends, ready = load(&c.state->ready);
+  const u32 stage = load(&c.state->stage);
+  if (thread_index() == 0) {
+    shared.active = load(c.active);
+    shared.ticket = take_ticket(c);
+    shared.stop = has_failed(c);
+    shared.receiver = !sends && shared.ticket < a.receivers ? shared.ticket : NONE;
+    const bool next = stage == static_cast<u32>(sends ? Stage::Closed : Stage::DispatchSent);
+    if (!shared.stop && (!next || tokens > c.capacity)) {
+      const Phase phase = sends ? Phase::DispatchSend : Phase::DispatchReceive;
+      fail(c, Failure::Misuse, phase, c.rank, Word::Meta, c.capacity, tokens);
+      shared.stop = 1;
+    }
+  }
+  if (sends) {
+    if (a.experts <= SHARED_EXPERTS)
+      for (u32 e = thread_index(); e < a.experts; e += block_threads()) shared.experts[e] = load(a.expert_rank + e);
+    for (u32 rank = thread_index(); rank < GROUP && rank < c.ranks; rank += block_threads())
+      shared.sent[rank] = load(c.sent + rank);
+    // Published by the words that every receiver waits for.
+    if (block_index() == 0)
+      for (u32 e = thread_index(); e < a.local_experts; e += block_threads())
+        store_relaxed<Scope::Device>(a.expert_counts + e, 0u);
+  }
+  block_barrier();
+  if (sends) {
+    if (!shared.stop) send(a, shared, tokens, epoch, ready);
+    block_barrier();
+  }
+  const bool receives = (a.phases & RECEIVE) != 0 && shared.receiver != NONE;
+  if (receives && !shared.stop) receive(a, shared, epoch);
+  if (sends || shared.stop) return;
+  block_barrier();
+  if (thread_index() == 0 && finish(c) == grid_blocks() - 1)
+    store(&c.state->stage, static_cast<u32>(Stage::Dispatched));
 }

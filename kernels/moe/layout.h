@@ -5,7 +5,11 @@
 //
 // Invariants. A word has one writer. The state of a set belongs to the rank and is written by one block of a launch, at a
 // time when every block of that launch has read it. After a failure (`failed`) nothing is published, and later launches
-// end at once.
+// end at once, until the host begins a new generation.
+//
+// Progress. A launch may have more blocks than fit on the device at once, and shares it with others. So roles are taken by
+// tickets, in the order in which blocks begin or finish, never by the block's index: whoever must be first is (it posts
+// words, it looks at the abort word), and no block waits for what a block that has not begun has yet to do.
 #ifndef CAMPANILE_MOE_LAYOUT_H
 #define CAMPANILE_MOE_LAYOUT_H
 
@@ -23,12 +27,18 @@ enum class Ready : u32 { Pull = 0, Push = 1, Released = 2 };
 
 enum class Phase : u32 { DispatchSend, DispatchReceive, CombineSend, CombineReceive, Release };
 
+// Which phases of its operation a launch does: one of them, or both.
+constexpr u32 SEND = 1, RECEIVE = 2;
+
+// Where the round of a set is.
+enum class Stage : u32 { Closed, DispatchSent, Dispatched, CombineSent };
+
 // How a launch ended: those of a wait, and two more.
 enum class Failure : u32 {
   Timeout = 1,
   Aborted = 2,
   Protocol = 3,  // a word that no correct peer could have written
-  Misuse = 4,    // a round that is open or not, more tokens than the capacity
+  Misuse = 4,    // a phase that is not the round's next one, more tokens than the capacity, others than dispatched
 };
 
 // The first failure of a rank, in host memory. `failure` is stored last.
@@ -39,13 +49,12 @@ struct MoeRecord {
 
 // One a set, in device memory.
 struct MoeState {
-  u32 epoch;  // of the last round begun
-  u32 open;   // whether that is still open
-  u32 ready;  // what the last READY_C counted
-  u32 unused;
-  // Blocks that have ever sent their rows, or pulled their results, and how many of them before this launch.
-  u64 sent, sent_base;
-  u64 pulled, pulled_base;
+  u32 epoch;   // of the last round begun
+  u32 stage;   // where that is
+  u32 ready;   // what the last READY_C counted
+  u32 tokens;  // of its dispatch
+  // Blocks that have ever begun, and finished, a launch on this set, and how many of each before this launch.
+  u64 started, finished, base;
 };
 
 constexpr u32 NEAR = 8;
@@ -57,10 +66,11 @@ struct MoeCommon {
   u64 row_stride, scale_stride, meta_stride, output_stride;
   MoeState* state;
   u64* sent;       // [ranks] value of the ROWS word at each owner
-  u64* came;       // [ranks] value of the ROWS word of each source when the round began
+  u64* came;       // [2][ranks] value of the ROWS word of each source when the round began, by the epoch's last bit
   u32* rows_to;    // [ranks] rows of this round for each owner
   u32* rows_from;  // [ranks] rows of this round from each source
   u64* routes;     // [capacity][route_slots] (owner, ordinal), owners ascending; ended by NO_ROUTE if fewer
+  const u64* active;  // bits of the ranks that are not masked
   u32* failed;
   u32* abort;  // in host memory
   MoeRecord* record;
@@ -76,11 +86,6 @@ constexpr u64 NO_ROUTE = ~u64{0};
 CAMPANILE_DEVICE u64 tagged(u32 epoch, u32 count) { return static_cast<u64>(epoch) << 32 | count; }
 CAMPANILE_DEVICE u64 route(u32 owner, u32 ordinal) { return static_cast<u64>(owner) << 32 | ordinal; }
 
-// All blocks wait for the same words, so one of them looks at the host's abort word: reads of host memory are slow, and
-// in the way of rows for peers. The others see that it has failed.
-CAMPANILE_DEVICE Patience patience(const MoeCommon& c) {
-  return {block_index() == 0 ? c.abort : c.failed, c.deadline};
-}
 CAMPANILE_DEVICE u8* window(const MoeCommon& c, u32 rank) {
   return c.ranks <= NEAR ? c.near[rank] : load(c.windows + rank);
 }
@@ -110,25 +115,64 @@ CAMPANILE_DEVICE void fail(const MoeCommon& c, Failure failure, Phase phase, u32
   store_relaxed<Scope::System>(&r->failure, static_cast<u32>(failure));
 }
 
+// A masked rank is neither written to, nor waited for, nor read from. The mask changes between launches.
+CAMPANILE_DEVICE bool is_active(const MoeCommon& c, u32 rank) { return load(c.active + rank / 64) >> rank % 64 & 1; }
+
+// Counts this block as begun: its ticket in this launch, from 0. By one thread.
+CAMPANILE_DEVICE u32 take_ticket(const MoeCommon& c) {
+  if (grid_blocks() == 1) return 0;
+  const u64 base = load(&c.state->base);
+  return static_cast<u32>(fetch_add_relaxed<Scope::Device>(&c.state->started, u64{1}) - base);
+}
+
+// Counts this block as finished: how many were before it in this launch. By one thread, after a barrier behind what the
+// block has stored, which is visible to whoever sees what the last block then publishes. A block that has failed is not
+// counted: then none is the last, and nothing is published.
+CAMPANILE_DEVICE u32 finish(const MoeCommon& c) {
+  const u64 base = load(&c.state->base);
+#if !defined(CAMPANILE_BUG_NO_RELEASE)
+  fence_release_window();
+#endif
+  if (grid_blocks() == 1) return 0;
+  const u32 before = static_cast<u32>(fetch_add_relaxed<Scope::Device>(&c.state->finished, u64{1}) - base);
+  if (before == grid_blocks() - 1) {
+    fence_window();
+    // Every block has read the state.
+    store(&c.state->base, base + grid_blocks());
+  }
+  return before;
+}
+
+// After a poll that did not see what it waits for. All waiting blocks wait for the same words, so one of them watches the
+// host's abort word: reads of host memory are slow, and in the way of rows for peers. The others see that it has failed.
+CAMPANILE_DEVICE Outcome poll_again(const MoeCommon& c, bool watches, Watch& watch) {
+  const Outcome outcome = watch.poll_again({watches ? c.abort : c.failed, c.deadline});
+  const bool checked = outcome == Outcome::Done && watches && watch.polls % POLLS_PER_CHECK == 0;
+  return checked && has_failed(c) ? Outcome::Aborted : outcome;
+}
+
 // Waits for a word of `source` in this rank's own memory; false after a failure, which is recorded. Beyond `limit` no
 // correct peer could be; READY_C must say what this rank's own round says. The caller fences.
-CAMPANILE_DEVICE bool await_word(const MoeCommon& c, Phase phase, u32 source, Word word, u64 wanted, u64 limit) {
+CAMPANILE_DEVICE bool await_word(const MoeCommon& c, bool watches, Phase phase, u32 source, Word word, u64 wanted,
+                                 u64 limit) {
+  const u64* at = word_of(c, c.rank, source, word);
+  Outcome outcome = Outcome::Done;
+  Watch watch;
   u64 seen;
-  Outcome outcome = wait_until(word_of(c, c.rank, source, word), wanted, patience(c), seen);
+  while (!reached(seen = load_relaxed<Scope::System>(at), wanted)) {
+    outcome = poll_again(c, watches, watch);
+    if (outcome != Outcome::Done) break;
+  }
   if (outcome == Outcome::Done && (word == Word::ReadyC ? seen == limit : reached(limit, seen))) return true;
   Failure failure = outcome == Outcome::Done ? Failure::Protocol : static_cast<Failure>(outcome);
   fail(c, failure, phase, source, word, wanted, seen);
   return false;
 }
 
-// Ends the round: what the last launch of it does, by the threads of one wave or more, once nobody reads the state.
-CAMPANILE_DEVICE void close_round(const MoeCommon& c, Ready ready, u32 thread, u32 threads) {
-  for (u32 source = thread; source < c.ranks; source += threads)
-    store(c.came + source, load(c.came + source) + load(c.rows_from + source));
-  if (thread == 0) {
-    store(&c.state->ready, static_cast<u32>(ready));
-    store(&c.state->open, 0u);
-  }
+// Ends the round: what the last launch of it does, by one thread, once nobody reads the state.
+CAMPANILE_DEVICE void close_round(const MoeCommon& c, Ready ready) {
+  store(&c.state->ready, static_cast<u32>(ready));
+  store(&c.state->stage, static_cast<u32>(Stage::Closed));
 }
 
 // `bytes` (1 to 16) bytes at any address, the rest zero.

@@ -61,6 +61,13 @@ impl Default for Emulation {
     }
 }
 
+impl Emulation {
+    /// Blocks that a multiprocessor holds.
+    fn resident_blocks(&self, threads: u32) -> u32 {
+        (MULTIPROCESSOR_THREADS / threads.max(1)).min(MULTIPROCESSOR_BLOCKS)
+    }
+}
+
 /// The emulator.
 #[derive(Debug)]
 pub(crate) struct Emulator {
@@ -395,12 +402,12 @@ impl Calls for Emulator {
     }
 
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle> {
-        let kernel = Kernel::find(&self.modules.get(module.0)?, name, self.emulation.schedule)?;
+        let kernel = Kernel::find(&self.modules.get(module.0)?, name, self.emulation)?;
         Ok(FunctionHandle(self.kernels.insert(kernel)))
     }
 
     unsafe fn argument_bytes(&self, module: ModuleHandle, name: &CStr) -> Result<Option<usize>> {
-        Ok(Some(Kernel::find(&self.modules.get(module.0)?, name, self.emulation.schedule)?.argument_bytes()))
+        Ok(Some(Kernel::find(&self.modules.get(module.0)?, name, self.emulation)?.argument_bytes()))
     }
 
     unsafe fn allow_shared_bytes(&self, function: FunctionHandle, bytes: u32) -> Result<()> {
@@ -418,7 +425,7 @@ impl Calls for Emulator {
         if grid.threads > kernel.max_threads() || grid.shared_bytes > MAX_SHARED_BYTES {
             return Ok(0);
         }
-        Ok((MULTIPROCESSOR_THREADS / grid.threads.max(1)).min(MULTIPROCESSOR_BLOCKS))
+        Ok(self.emulation.resident_blocks(grid.threads))
     }
 
     unsafe fn launch(

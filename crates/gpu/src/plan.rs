@@ -25,6 +25,7 @@ pub struct Plan<A> {
     module: Module,
     function: FunctionHandle,
     grid: Grid,
+    resident: u32,
     argument: PhantomData<fn(&A)>,
 }
 
@@ -58,7 +59,7 @@ impl<A: Copy> Plan<A> {
         }
         let mut grid = grid;
         // SAFETY: a kernel of the module, which the plan holds.
-        unsafe {
+        let resident = unsafe {
             if shared_bytes > 0 {
                 calls.allow_shared_bytes(function, shared_bytes)?;
             }
@@ -81,8 +82,15 @@ impl<A: Copy> Plan<A> {
             if clamps {
                 grid.blocks = blocks.min(resident);
             }
-        }
-        Ok(Self { module: module.clone(), function, grid, argument: PhantomData })
+            resident
+        };
+        Ok(Self { module: module.clone(), function, grid, resident, argument: PhantomData })
+    }
+
+    /// Blocks of it that an otherwise idle device holds at once.
+    #[must_use]
+    pub fn resident(&self) -> u32 {
+        self.resident
     }
 
     /// What it is launched with; fewer blocks than were asked for if they were clamped.

@@ -3,20 +3,24 @@
 //! **Model.** A [`GpuMoe`] is one rank: a window in its device's memory, mapped on the devices of all ranks, and state that
 //! lives on the device: epochs, counters, routes. A round is [`dispatch`](GpuMoe::dispatch), then the caller's experts on the
 //! rows in place, then [`combine`](GpuMoe::combine) (by pull) or [`release`](GpuMoe::release); each is one launch on the
-//! caller's stream, which a graph may capture, since token counts and epochs are read on the device. Results are those of
+//! caller's stream, which a graph may capture, since token counts, epochs and masks are read on the device. Dispatch and
+//! combine split into send and receive, a launch each, so that other work fits in between. Results are those of
 //! [`model::solve`](crate::model::solve), bit for bit.
 //!
 //! **Invariants.** A launch allocates nothing and waits for nothing on the host. Every wait on the device has a deadline and
 //! ends by [`abort`](GpuMoe::abort); the first failure is recorded, nothing is published after it, and later launches end
-//! at once. All ranks issue their launches in one order.
+//! at once, until a new generation begins ([`go_on`](GpuMoe::go_on)). All ranks issue their launches in one order. The
+//! device keeps the stage of each round, so that a phase out of order is a failure also in a graph.
 //!
 //! The ranks of [`in_process`](GpuMoe::in_process) are threads of one process.
 
 mod arguments;
 mod error;
 pub mod exchange;
+mod generation;
 mod kernels;
 mod memory;
+mod phases;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,8 +30,9 @@ use campanile_gpu::{Address, Cache, Coherence, Device, Grid, Pins, Stream, Virtu
 
 pub use error::{Failure, FailureKind, GpuMoeError};
 
-use crate::protocol::{Epoch, Set, Word, WordMap};
+use crate::protocol::{Epoch, Ready, Set, Word};
 use crate::{MoeConfig, Plan, PlanPaths};
+use arguments::{RECEIVE, SEND};
 use kernels::Kernels;
 use memory::State;
 
@@ -40,6 +45,8 @@ pub struct GpuMoeOptions {
     pub dispatch: Pins,
     /// Launch geometry of combine.
     pub combine: Pins,
+    /// Blocks of a dispatch that take in what comes, where it is not the default's. The others end once they have sent.
+    pub receivers: Option<u32>,
     /// First epoch of every set; for tests, which start near the wrap.
     pub first: Epoch,
 }
@@ -48,7 +55,7 @@ impl Default for GpuMoeOptions {
     /// Ten seconds, and the table's geometry.
     fn default() -> Self {
         let (dispatch, combine) = (Pins::default(), Pins::default());
-        Self { deadline: Duration::from_secs(10), dispatch, combine, first: Epoch::FIRST }
+        Self { deadline: Duration::from_secs(10), dispatch, combine, receivers: None, first: Epoch::FIRST }
     }
 }
 
@@ -111,6 +118,7 @@ pub struct GpuMoe {
     options: GpuMoeOptions,
     kernels: Kernels,
     state: State,
+    active: Vec<bool>,
     windows: Arc<[VirtualMemory]>,
 }
 
@@ -136,23 +144,24 @@ impl GpuMoe {
             for peer in devices.iter().filter(|peer| peer.ordinal() != device.ordinal()) {
                 window.allow_access(peer)?;
             }
-            let words = initial_words(&plan, options.first);
-            device.stream()?.upload(&window, plan.words.offset, &words)?;
             windows.push(window);
         }
         let windows: Arc<[VirtualMemory]> = windows.into();
-        let addresses: Vec<Address> = windows.iter().map(VirtualMemory::address).collect();
         let mut operations = Vec::with_capacity(ranks);
         for (rank, device) in devices.iter().enumerate() {
             let plan = plan(rank)?;
-            operations.push(Self {
+            let mut operation = Self {
                 device: device.clone(),
                 kernels: Kernels::new(device, config, [options.dispatch, options.combine], cache)?,
-                state: State::new(device, &plan, &addresses, options.first)?,
+                state: State::new(device, &plan)?,
+                active: vec![true; ranks],
                 plan,
                 options: *options,
                 windows: Arc::clone(&windows),
-            });
+            };
+            let first = vec![options.first; config.sets as usize];
+            operation.begin_generation(&device.stream()?, &first, &vec![true; ranks])?;
+            operations.push(operation);
         }
         Ok(operations)
     }
@@ -184,6 +193,21 @@ impl GpuMoe {
     /// The addresses are mapped for this rank's device, with the lengths that [`DeviceTokens`] says, until the stream has
     /// done it; in a graph, at each launch of that. The stream is of this rank's device. Nobody writes the tokens meanwhile.
     pub unsafe fn dispatch(&self, set: Set, stream: &Stream, tokens: &DeviceTokens) -> Result<(), GpuMoeError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_dispatch(set, stream, tokens, SEND | RECEIVE) }
+    }
+
+    /// Launches the dispatch, with its send phase.
+    ///
+    /// # Safety
+    /// As [`dispatch`](Self::dispatch).
+    unsafe fn launch_dispatch(
+        &self,
+        set: Set,
+        stream: &Stream,
+        tokens: &DeviceTokens,
+        phases: u32,
+    ) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
         self.check_row("stride of x is", tokens.stride, config.x_dtype().row_bytes(config.hidden))?;
         let index_bytes = match tokens.index {
@@ -208,6 +232,8 @@ impl GpuMoe {
             local_experts: self.plan.local_experts() as u32,
             index_bytes,
             index_vectors: u32::from(vectors),
+            phases,
+            receivers: self.receivers(),
         };
         // SAFETY: own memory, and the caller's promise for the tokens.
         unsafe { self.kernels.dispatch.launch(stream, &argument)? };
@@ -223,6 +249,21 @@ impl GpuMoe {
     /// # Safety
     /// As [`dispatch`](Self::dispatch), for [`DeviceOut`]. What wrote the results came before it in the stream.
     pub unsafe fn combine(&self, set: Set, stream: &Stream, out: &DeviceOut) -> Result<(), GpuMoeError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_combine(set, stream, out, SEND | RECEIVE) }
+    }
+
+    /// Launches the combine, with its receive phase.
+    ///
+    /// # Safety
+    /// As [`combine`](Self::combine).
+    unsafe fn launch_combine(
+        &self,
+        set: Set,
+        stream: &Stream,
+        out: &DeviceOut,
+        phases: u32,
+    ) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
         let row_bytes = config.combine_dtype.row_bytes(config.hidden);
         self.check_row("stride of out is", out.stride, row_bytes)?;
@@ -240,6 +281,7 @@ impl GpuMoe {
             row_bytes: row_bytes as u64,
             out_weights: out.out_weights,
             tokens: out.count,
+            phases,
         };
         // SAFETY: own memory, and the caller's promise for the output.
         unsafe { self.kernels.combine.launch(stream, &argument)? };
@@ -254,7 +296,16 @@ impl GpuMoe {
     /// # Safety
     /// The stream is of this rank's device.
     pub unsafe fn release(&self, set: Set, stream: &Stream) -> Result<(), GpuMoeError> {
-        let argument = arguments::Release { common: self.common(set)? };
+        // SAFETY: the caller's promise.
+        unsafe { self.launch_ready(set, stream, Ready::Released) }
+    }
+
+    /// Launches the words that give results back, or end a round without.
+    ///
+    /// # Safety
+    /// As [`release`](Self::release).
+    unsafe fn launch_ready(&self, set: Set, stream: &Stream, ready: Ready) -> Result<(), GpuMoeError> {
+        let argument = arguments::Release { common: self.common(set)?, ready: ready as u32 };
         // SAFETY: own memory.
         unsafe { self.kernels.release.launch(stream, &argument)? };
         Ok(())
@@ -294,7 +345,7 @@ impl GpuMoe {
     /// What the kernels have recorded so far; complete once the stream is done.
     ///
     /// # Errors
-    /// [`GpuMoeError::Failed`], for ever after the first failure.
+    /// [`GpuMoeError::Failed`], after the first failure until a new generation begins.
     pub fn check(&self) -> Result<(), GpuMoeError> {
         // SAFETY: the record of this rank's kernels.
         match unsafe { error::read_record(self.state.record()) } {
@@ -303,8 +354,13 @@ impl GpuMoe {
         }
     }
 
-    /// Frees running kernels of this rank: what waits gives up. The operation is over.
+    /// Frees running kernels of this rank: what waits gives up. The operation is over, until it [goes on](Self::go_on).
     pub fn abort(&self) {
+        self.raise();
+    }
+
+    /// Raises the abort word.
+    fn raise(&self) {
         // SAFETY: an aligned word, alive as long as `self`, to which all accesses are atomic.
         unsafe { (*self.state.abort().cast::<AtomicU32>()).store(1, Ordering::Release) };
     }
@@ -322,6 +378,12 @@ impl GpuMoe {
             return Ok(());
         }
         Err(GpuMoeError::Argument { what, given: format!("{stride} bytes"), allowed: format!("a row has {row}") })
+    }
+
+    /// Blocks of a dispatch that take in what comes.
+    fn receivers(&self) -> u32 {
+        let plan = &self.kernels.dispatch;
+        self.options.receivers.unwrap_or(kernels::RECEIVERS).min(plan.resident()).min(plan.grid().blocks).max(1)
     }
 
     fn common(&self, set: Set) -> Result<arguments::Common, GpuMoeError> {
@@ -357,6 +419,7 @@ impl GpuMoe {
             rows_to: self.state.address(&regions.rows_to),
             rows_from: self.state.address(&regions.rows_from),
             routes: self.state.address(&regions.routes),
+            active: self.state.address(&self.state.active),
             failed: self.state.address(&self.state.failed),
             abort: self.state.abort_address(),
             record: self.state.record_address(),
@@ -369,9 +432,4 @@ impl GpuMoe {
             weighted: u32::from(config.weighted),
         })
     }
-}
-
-/// What all words of a rank hold before the first round.
-fn initial_words(plan: &Plan, first: Epoch) -> Vec<u8> {
-    WordMap::initial(first).to_ne_bytes().repeat(plan.word_map.bytes() / 8)
 }

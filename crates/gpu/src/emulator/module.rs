@@ -9,7 +9,7 @@ use std::sync::Arc;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::{INVALID_IMAGE, LAUNCH_FAILED, NOT_FOUND, failed};
+use super::{Emulation, INVALID_IMAGE, LAUNCH_FAILED, NOT_FOUND, failed};
 use crate::CallError;
 use crate::calls::{Grid, Result};
 
@@ -24,6 +24,7 @@ struct Launch {
     schedule: u64,
     message: *mut c_char,
     message_bytes: usize,
+    resident: u32,
 }
 
 type EntryPoint = unsafe extern "C" fn(*const c_void);
@@ -66,11 +67,11 @@ pub(super) struct Kernel {
     name: String,
     argument_bytes: u32,
     max_threads: u32,
-    schedule: u64,
+    emulation: Emulation,
 }
 
 impl Kernel {
-    pub(super) fn find(module: &Arc<Module>, name: &CStr, schedule: u64) -> Result<Self> {
+    pub(super) fn find(module: &Arc<Module>, name: &CStr, emulation: Emulation) -> Result<Self> {
         let name = name.to_string_lossy().into_owned();
         let missing = |_| failed("function", name.clone(), NOT_FOUND, "the module has no such kernel");
         let library = &module.library;
@@ -80,7 +81,7 @@ impl Kernel {
             let word = |suffix: &str| library.get::<*const u32>(format!("{name}_{suffix}")).map(|word| **word);
             let argument_bytes = word("argument_bytes").map_err(missing)?;
             let max_threads = word("max_threads").map_err(missing)?;
-            Ok(Self { module: module.clone(), entry, name, argument_bytes, max_threads, schedule })
+            Ok(Self { module: module.clone(), entry, name, argument_bytes, max_threads, emulation })
         }
     }
 
@@ -108,7 +109,7 @@ impl Kernel {
         copy.into()
     }
 
-    /// Runs a launch to its end, on this thread and one for each block.
+    /// Runs a launch to its end, on this thread and one for each block that is resident.
     ///
     /// # Safety
     /// The contract of the kernel holds for its argument.
@@ -120,9 +121,10 @@ impl Kernel {
             blocks: grid.blocks,
             threads: grid.threads,
             shared_bytes: grid.shared_bytes as usize,
-            schedule: self.schedule,
+            schedule: self.emulation.schedule,
             message: message.as_mut_ptr().cast(),
             message_bytes: message.len(),
+            resident: self.emulation.resident_blocks(grid.threads) * self.emulation.multiprocessors,
         };
         // SAFETY: the struct is the runtime's; the caller's promise for the kernel.
         if unsafe { (self.module.launch)(&raw const launch) } == 0 {

@@ -6,7 +6,7 @@ use campanile_gpu::Address;
 pub(super) const NEAR: usize = 8;
 
 /// `MoeCommon`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Common {
     pub(super) near: [Address; NEAR],
@@ -26,6 +26,7 @@ pub(super) struct Common {
     pub(super) rows_to: Address,
     pub(super) rows_from: Address,
     pub(super) routes: Address,
+    pub(super) active: Address,
     pub(super) failed: Address,
     pub(super) abort: Address,
     pub(super) record: Address,
@@ -39,7 +40,7 @@ pub(super) struct Common {
 }
 
 /// `DispatchArguments`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Dispatch {
     pub(super) common: Common,
@@ -58,10 +59,12 @@ pub(super) struct Dispatch {
     pub(super) local_experts: u32,
     pub(super) index_bytes: u32,
     pub(super) index_vectors: u32,
+    pub(super) phases: u32,
+    pub(super) receivers: u32,
 }
 
 /// `CombineArguments`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Combine {
     pub(super) common: Common,
@@ -70,6 +73,7 @@ pub(super) struct Combine {
     pub(super) row_bytes: u64,
     pub(super) out_weights: Address,
     pub(super) tokens: Address,
+    pub(super) phases: u32,
 }
 
 /// `ReleaseArguments`.
@@ -77,6 +81,7 @@ pub(super) struct Combine {
 #[repr(C)]
 pub(super) struct Release {
     pub(super) common: Common,
+    pub(super) ready: u32,
 }
 
 /// `ScaleArguments`.
@@ -91,7 +96,17 @@ pub(super) struct Scale {
     pub(super) scale_block: u32,
 }
 
+/// Phases of a launch, in `phases`.
+pub(super) const SEND: u32 = 1;
+/// The other one.
+pub(super) const RECEIVE: u32 = 2;
+
+/// No rank.
+pub(super) const NONE: u32 = u32::MAX;
+/// End of a token's routes.
+pub(super) const NO_ROUTE: u64 = u64::MAX;
+
 /// `MoeState`.
-pub(super) const STATE_BYTES: usize = 48;
+pub(super) const STATE_BYTES: usize = 40;
 /// `MoeRecord`, and the abort word behind it.
 pub(super) const RECORD_BYTES: usize = 32;

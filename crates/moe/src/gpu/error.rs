@@ -18,7 +18,8 @@ pub enum FailureKind {
     Aborted,
     /// A word that no correct peer could have written: the ranks disagree on their calls, or it was overwritten.
     Protocol,
-    /// A dispatch on a set whose round is open, a combine or release without one, or more tokens than the capacity.
+    /// A phase that is not the next one of the set's round: a dispatch on a set whose round is open, a receive without its
+    /// send, a combine without a dispatch. Or more tokens than the capacity, or a combine of others than were dispatched.
     Misuse,
 }
 
@@ -33,7 +34,7 @@ pub struct Failure {
     pub peer: usize,
     /// Which word.
     pub word: Word,
-    /// The value that was waited for; the capacity for a misuse.
+    /// The value that was waited for; for a misuse the capacity, or the tokens of the dispatch.
     pub expected: u64,
     /// The value that was there; the token count for a misuse.
     pub seen: u64,
@@ -56,8 +57,9 @@ impl fmt::Display for Failure {
             ),
             FailureKind::Misuse => write!(
                 f,
-                "{phase} with {seen} tokens of at most {expected}: a set takes a dispatch when its last round was \
-                 combined or released, and a combine or release once after it"
+                "{phase} with {seen} tokens, where {expected} is the most, or the number of the dispatch; and it must be the \
+                 next phase of the set's round: dispatch, send and receive, when the last round is over; then once combine, \
+                 send and receive, or release"
             ),
         }
     }

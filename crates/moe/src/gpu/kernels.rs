@@ -9,6 +9,10 @@ use crate::{DType, MoeConfig};
 /// Which geometry each operation has on each target.
 const GEOMETRY: &str = include_str!("geometry.toml");
 
+/// Blocks of a dispatch that take in what comes. What they do is wait and count rows by expert, a thread a row: as many
+/// as keep that short, and few, since they hold places on the device that blocks which still have to send may need.
+pub(super) const RECEIVERS: u32 = 32;
+
 /// A kernel of `kernels/moe/`.
 fn source(name: &str) -> Source {
     let text = match name {
@@ -66,14 +70,14 @@ impl Kernels {
             false => plain(),
         };
         Ok(Self {
-            // The blocks of a dispatch wait for what all of them have sent; those of a combine for block 0's word.
+            // Roles are taken by tickets, so that no block waits for one that has not begun: any number of them does.
             dispatch: Plan::new(
                 &load("dispatch", quantizing)?,
                 "moe_dispatch",
                 grid("dispatch", dispatch)?,
-                Residency::Clamped,
+                Residency::Any,
             )?,
-            combine: Plan::new(&combine_module, "moe_combine", grid("combine", combine)?, Residency::Clamped)?,
+            combine: Plan::new(&combine_module, "moe_combine", grid("combine", combine)?, Residency::Any)?,
             release: Plan::new(
                 &load("release", plain())?,
                 "moe_release",
