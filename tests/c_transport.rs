@@ -311,6 +311,7 @@ fn moe(comm: &Arc<Communicator>) -> Result<()> {
         hidden,
         topk,
         scales: 0,
+        quantize: false,
         expert_rank: expert_rank.clone(),
         expert_scale: None,
         weighted: true,

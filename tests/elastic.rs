@@ -198,6 +198,7 @@ fn one_round(moe: &mut Moe, dead: &[usize], seed: u64) -> Result<(), MoeError> {
         hidden: HIDDEN,
         topk: TOPK,
         scales: 0,
+        quantize: false,
         expert_rank: expert_rank.clone(),
         expert_scale: None,
         weighted: true,

@@ -289,6 +289,7 @@ fn moe_rounds(comm: &Arc<Communicator>, seed: u64, go_on: &dyn Fn(u64) -> bool) 
         hidden,
         topk,
         scales: 0,
+        quantize: false,
         expert_rank: expert_rank.clone(),
         expert_scale: None,
         weighted: true,

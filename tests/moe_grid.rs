@@ -80,6 +80,7 @@ fn problem(shape: &Shape, seed: u64) -> Problem {
         hidden: shape.hidden,
         topk: shape.topk,
         scales: shape.scales,
+        quantize: false,
         expert_rank: shape.expert_rank.clone(),
         expert_scale: shape.scaled_experts.then(|| (0..experts).map(|e| 0.25 + e as f32 / 3.0).collect()),
         weighted: shape.weighted,

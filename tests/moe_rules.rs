@@ -245,6 +245,7 @@ fn an_empty_problem_is_one_too() {
             hidden: 1,
             topk: 1,
             scales: 0,
+            quantize: false,
             expert_rank: vec![0],
             expert_scale: None,
             weighted: false,

@@ -248,6 +248,7 @@ fn problem() -> Problem {
         hidden,
         topk,
         scales: 0,
+        quantize: false,
         expert_rank: Problem::block_map(5, 3),
         expert_scale: None,
         weighted: true,

@@ -44,6 +44,7 @@ fn problem(rank: usize, ranks: usize, round: u64) -> Problem {
         hidden: HIDDEN,
         topk: TOPK,
         scales: 0,
+        quantize: false,
         expert_rank: Problem::block_map(experts as usize, ranks),
         expert_scale: Some((0..experts).map(|expert| 1.0 + expert as f32).collect()),
         weighted: true,

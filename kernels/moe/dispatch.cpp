@@ -8,9 +8,15 @@
 // Then the blocks that finished last, `receivers` of them, wait for all sources and count the rows by expert; the others
 // are gone. As many must fit on the device at once; when the first of them waits, those that have not begun find its
 // place or another's, so any number of blocks does. Slots of masked ranks have no owner in `expert_rank`.
+//
+// With CAMPANILE_MOE_QUANTIZE, an FP8 type, rows come as bf16 and are quantised to it as they are sent. It is known when
+// the kernel is compiled, so that it costs other rows nothing.
 #include "moe/layout.h"
 #include "portable.h"
 #include "wait.h"
+#if defined(CAMPANILE_MOE_QUANTIZE)
+#include "moe/quantize.h"
+#endif
 
 using namespace campanile;
 
@@ -18,8 +24,8 @@ struct DispatchArguments {
   MoeCommon common;
   const u8* x;  // [tokens] rows, at any alignment
   u64 x_stride;
-  u64 row_bytes;
-  const u32* scales;  // [tokens][scale_count]
+  u64 row_bytes;  // as they travel
+  const u32* scales;  // [tokens][scale_count], unless rows are quantised here
   const void* topk_idx;  // [tokens][topk], i32 or i64; what is no expert is dropped
   const u32* topk_weights;  // [tokens][topk], or null
   const u32* tokens;         // null where nothing is sent
@@ -37,7 +43,6 @@ struct DispatchArguments {
 constexpr u32 CHUNK = 256;            // tokens that a block routes at a time
 constexpr u32 GROUP = 64;             // ranks that are looked at at a time
 constexpr u32 SHARED_EXPERTS = 1024;  // as many experts are looked up in shared memory
-constexpr u32 UNROLL = WAVE == 32 ? 14 : 5;  // vectors of a row that a lane has in flight
 constexpr u32 MAX_WAVES = 512 / WAVE;
 
 struct DispatchShared {
@@ -90,6 +95,17 @@ CAMPANILE_DEVICE u64 owners_of(const DispatchArguments& a, const DispatchShared&
   return mask;
 }
 
+#if defined(CAMPANILE_MOE_QUANTIZE)
+CAMPANILE_DEVICE void copy_row(const DispatchArguments& a, u32 token, u64 mask, const u32* ordinals, u32 first,
+                               u32 turn, u32 from, u32 to) {
+  const u32 hidden = static_cast<u32>(a.row_bytes), block = (hidden + a.scale_count - 1) / a.scale_count;
+  const bool aligned = is_aligned16(a.x, a.x_stride);
+  const WideRow row{a.x + token * a.x_stride, aligned, hidden, a.scale_count, block};
+  send_quantized<CAMPANILE_MOE_QUANTIZE>(row, {a.common, mask, ordinals, first, turn}, from, to);
+}
+#else
+constexpr u32 UNROLL = WAVE == 32 ? 14 : 5;  // vectors of a row that a lane has in flight
+
 // Copies vectors [from, to) of a row to the owners in `mask`, those from `turn` on first, so that the links share the
 // load and rows for oneself are not first everywhere.
 CAMPANILE_DEVICE void copy_vectors(const MoeCommon& c, const Vec16* x, u64 mask, const u32* ordinals, u32 first,
@@ -135,6 +151,7 @@ CAMPANILE_DEVICE void copy_row(const DispatchArguments& a, u32 token, u64 mask, 
   copy_vectors(a.common, reinterpret_cast<const Vec16*>(x), mask, ordinals, first, turn, from, middle);
   if (middle < to) copy_bytes(a, x, mask, ordinals, first, middle, to);
 }
+#endif
 
 // Word `at` of the routing of a row: source token, K expert numbers, K weights.
 CAMPANILE_DEVICE u32 meta_word(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 owner, u32 at) {
@@ -147,16 +164,18 @@ CAMPANILE_DEVICE u32 meta_word(const DispatchArguments& a, const DispatchShared&
   return here && a.topk_weights != nullptr ? load(a.topk_weights + slot) : 0;
 }
 
-// Writes routing and scales of a row, a lane a word.
+// Writes routing and scales of a row, a lane a word. Scales that are made here go with their row.
 CAMPANILE_DEVICE void write_meta(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 owner,
                                  u32 ordinal) {
   const MoeCommon& c = a.common;
   u8* there = window(c, owner);
   u32* meta = reinterpret_cast<u32*>(there + row_at(c, c.meta, c.meta_stride, c.rank, ordinal));
   for (u32 at = lane(); at <= 2 * c.topk; at += WAVE) store_window(meta + at, meta_word(a, shared, token, owner, at));
+#if !defined(CAMPANILE_MOE_QUANTIZE)
   u32* scales = reinterpret_cast<u32*>(there + row_at(c, c.scales, c.scale_stride, c.rank, ordinal));
   const u32* from = a.scales + static_cast<u64>(token) * a.scale_count;
   for (u32 at = lane(); at < a.scale_count; at += WAVE) store_window(scales + at, load(from + at));
+#endif
 }
 
 // Rows for each rank of the group among the tokens [0, end).

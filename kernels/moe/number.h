@@ -1,7 +1,7 @@
 // Conversions between f32 and the element types, with the bits of crates/moe's `number.rs`.
 //
-// Narrowing rounds to nearest, ties to even; subnormals are kept; too large becomes infinite; a NaN comes out as the
-// canonical one. In integers, so that no target's own conversion has a say, but where portable/ offers one with these
+// Narrowing rounds to nearest, ties to even; subnormals are kept; too large becomes infinite, in FP8 the largest; a NaN
+// comes out as the canonical one. In integers, so that no target's own conversion has a say, but where portable/ offers one with these
 // bits. Compiled without contraction and without flushing to zero.
 #ifndef CAMPANILE_MOE_NUMBER_H
 #define CAMPANILE_MOE_NUMBER_H
@@ -10,7 +10,7 @@
 
 namespace campanile {
 
-enum class Type : u32 { F32 = 0, F16 = 1, BF16 = 2, F8E4M3 = 3 };
+enum class Type : u32 { F32 = 0, F16 = 1, BF16 = 2, F8E4M3 = 3, F8E4M3FNUZ = 4, F4E2M1 = 5 };
 
 CAMPANILE_DEVICE u32 bits_of(float value) { return __builtin_bit_cast(u32, value); }
 CAMPANILE_DEVICE float float_of(u32 bits) { return __builtin_bit_cast(float, bits); }
@@ -45,14 +45,63 @@ CAMPANILE_DEVICE u32 round_f16(float value) {
   return magnitude > 0x7f800000u ? 0x7e00u : number;
 }
 
-CAMPANILE_DEVICE float widen_e4m3(u32 code) {
-  u32 sign = (code & 0x80u) << 24, exponent = code >> 3 & 15, mantissa = code & 7;
-  if ((code & 0x7f) == 0x7f) return float_of(0x7fc00000u | sign);
-  // Subnormals count units of 2^-9.
-  float magnitude = exponent == 0 ? static_cast<float>(mantissa) * float_of((127u - 9u) << 23)
-                                  : float_of((exponent + 120) << 23 | mantissa << 20);
-  return float_of(bits_of(magnitude) | sign);
+// The magnitude of a code of `mantissa` bits below the exponent, which is biased by `bias`.
+CAMPANILE_DEVICE float widen_code(u32 magnitude, u32 mantissa, u32 bias) {
+  const u32 exponent = magnitude >> mantissa, fraction = magnitude & ((1u << mantissa) - 1);
+  // Subnormals count units in the last place of the least exponent.
+  if (exponent == 0) return static_cast<float>(fraction) * float_of((128 - bias - mantissa) << 23);
+  return float_of((exponent + 127 - bias) << 23 | fraction << (23 - mantissa));
 }
+CAMPANILE_DEVICE float with_sign(float magnitude, u32 sign) { return float_of(bits_of(magnitude) | sign << 31); }
+
+CAMPANILE_DEVICE float widen_e4m3(u32 code) {
+  if ((code & 0x7f) == 0x7f) return with_sign(float_of(0x7fc00000u), code >> 7);
+  return with_sign(widen_code(code & 0x7f, 3, 7), code >> 7);
+}
+CAMPANILE_DEVICE float widen_e4m3fnuz(u32 code) {
+  if (code == 0x80) return float_of(0x7fc00000u);
+  return with_sign(widen_code(code & 0x7f, 3, 8), code >> 7);
+}
+// In the lower four bits of a word, whose others are ignored.
+CAMPANILE_DEVICE float widen_e2m1(u32 code) { return with_sign(widen_code(code & 7, 1, 1), code >> 3 & 1); }
+
+// The magnitude of a finite f32, by its bits, as such a code; what is more than the code `most` is that.
+//
+// Saturated first. Then added to a power of two whose unit in the last place is that of the code, and taken away again,
+// which rounds; then of an exponent that makes subnormals of the code subnormals of f32. So there is nothing to choose
+// between.
+CAMPANILE_DEVICE u32 narrow_code(u32 magnitude, u32 most, u32 mantissa, u32 bias) {
+  const u32 largest = ((most >> mantissa) + 127 - bias) << 23 | (most & ((1u << mantissa) - 1)) << (23 - mantissa);
+  const u32 value = magnitude < largest ? magnitude : largest;
+  const u32 exponent = value & 0x7f800000u, least = (128 - bias) << 23;
+  const float rounder = float_of((exponent > least ? exponent : least) + ((23 - mantissa) << 23));
+  const float rounded = (float_of(value) + rounder) - rounder;
+  return bits_of(rounded * float_of(bias << 23)) >> (23 - mantissa);
+}
+
+// The types that rows are quantised to.
+template <Type T>
+struct Quantized;
+
+template <>
+struct Quantized<Type::F8E4M3> {
+  static constexpr float LARGEST = 448.0f;
+  CAMPANILE_MEMBER static u32 narrow(float value) {
+    const u32 bits = bits_of(value), magnitude = bits & 0x7fffffffu;
+    return magnitude > 0x7f800000u ? 0x7f : (bits >> 24 & 0x80) | narrow_code(magnitude, 0x7e, 3, 7);
+  }
+};
+
+template <>
+struct Quantized<Type::F8E4M3FNUZ> {
+  static constexpr float LARGEST = 240.0f;
+  CAMPANILE_MEMBER static u32 narrow(float value) {
+    const u32 bits = bits_of(value), magnitude = bits & 0x7fffffffu, code = narrow_code(magnitude, 0x7f, 3, 8);
+    // Zero has no sign: this has the bit of one only where the code is more than 0.
+    const u32 has_sign = code + 0x7f;
+    return magnitude >= 0x7f800000u ? 0x80 : (bits >> 24 & has_sign & 0x80) | code;
+  }
+};
 
 // Elements of a type in 16 bytes, to and from f32.
 template <Type T>

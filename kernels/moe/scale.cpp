@@ -19,7 +19,9 @@ CAMPANILE_DEVICE float element(const u8* row, u32 type, u64 at) {
     case Type::F32: return load(reinterpret_cast<const float*>(row) + at);
     case Type::F16: return widen_f16(load(reinterpret_cast<const u16*>(row) + at));
     case Type::BF16: return float_of(static_cast<u32>(load(reinterpret_cast<const u16*>(row) + at)) << 16);
-    default: return widen_e4m3(load(row + at));
+    case Type::F8E4M3: return widen_e4m3(load(row + at));
+    case Type::F8E4M3FNUZ: return widen_e4m3fnuz(load(row + at));
+    default: return widen_e2m1(load(row + at / 2) >> (at % 2 * 4));
   }
 }
 

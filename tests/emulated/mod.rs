@@ -60,6 +60,7 @@ pub fn problem(rank: usize, ranks: usize, tokens: usize, hidden: usize) -> Probl
         hidden,
         topk: TOPK,
         scales: 0,
+        quantize: false,
         expert_rank,
         expert_scale: None,
         weighted: true,

@@ -26,6 +26,10 @@ use tools::Tools;
 const GFX: [&str; 2] = ["gfx942", "gfx950"];
 const SM: &str = "sm_90";
 
+/// What else is made of a source: the source, a definition, and what the names of its kernels then end with.
+const VARIANTS: [(&str, [&str; 2], &str); 1] =
+    [("moe/dispatch.cpp", ["CAMPANILE_MOE_QUANTIZE", "Type::F8E4M3"], "_quantize")];
+
 pub fn check() -> anyhow::Result<()> {
     run(false)
 }
@@ -93,19 +97,24 @@ fn count(tools: &Tools, sources: &[String]) -> anyhow::Result<Counts> {
     let nvrtc = CrossCompiler::nvrtc(&settings)?;
     let folder = tempfile::tempdir()?;
     let mut counts = Counts::default();
-    for source in sources {
+    let variants = VARIANTS.iter().map(|(source, definition, ending)| (*source, Some(*definition), *ending));
+    for (source, definition, ending) in sources.iter().map(|source| (source.as_str(), None, "")).chain(variants) {
         for gfx in GFX {
-            let text = tools.amd_listing(&kernels(), source, gfx, folder.path())?;
-            counts.add(gfx, listing::amd(&text).with_context(|| format!("{source} for {gfx}"))?);
+            let text = tools.amd_listing(&kernels(), source, definition, gfx, folder.path())?;
+            counts.add(gfx, ending, listing::amd(&text).with_context(|| format!("{source} for {gfx}"))?);
         }
         let text = std::fs::read_to_string(kernels().join(source))?;
-        let mut source_with_headers = Source::new(source.as_str(), text);
+        let mut source_with_headers = Source::new(source, text);
         for (name, text) in headers(source)? {
             source_with_headers = source_with_headers.with_header(name, text);
         }
-        let cubin = nvrtc.compile(&source_with_headers, SM, &Compile::default())?;
+        let compile = match definition {
+            Some([name, value]) => Compile::default().define(name, value),
+            None => Compile::default(),
+        };
+        let cubin = nvrtc.compile(&source_with_headers, SM, &compile)?;
         let text = tools.nvidia_listing(&cubin, folder.path())?;
-        counts.add(SM, listing::nvidia(&text).with_context(|| format!("{source} for {SM}"))?);
+        counts.add(SM, ending, listing::nvidia(&text).with_context(|| format!("{source} for {SM}"))?);
     }
     Ok(counts)
 }

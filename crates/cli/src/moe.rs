@@ -50,9 +50,12 @@ pub struct Args {
     /// In which layout the experts work: rows, compact or expert-major
     #[arg(long, value_parser = layout, default_value = "rows")]
     layout: Layout,
-    /// Type of the results: bf16, f16 or f32 [default: that of x, bf16 for f8_e4m3]
+    /// Type of the results: bf16, f16 or f32 [default: that of x, bf16 for f8 and f4]
     #[arg(long, value_parser = combine_dtype)]
     combine_dtype: Option<DType>,
+    /// Quantise rows, which are bf16, in dispatch: fp8 (OCP E4M3) or fp8-fnuz, with a scale for each 128 elements
+    #[arg(long, value_parser = quantize)]
+    quantize: Option<DType>,
     /// Where the ranks' data lies, and what works on it
     #[arg(long, value_enum, default_value_t)]
     device: device::Kind,
@@ -71,6 +74,14 @@ fn combine_dtype(name: &str) -> Result<DType, String> {
     DType::parse(name).filter(|dtype| dtype.is_combine()).ok_or_else(|| "bf16, f16 or f32".to_owned())
 }
 
+fn quantize(name: &str) -> Result<DType, String> {
+    match name {
+        "fp8" => Ok(DType::F8E4M3),
+        "fp8-fnuz" => Ok(DType::F8E4M3FNUZ),
+        _ => Err("fp8 or fp8-fnuz".to_owned()),
+    }
+}
+
 /// The exchange as every rank is told of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Exchange {
@@ -78,6 +89,7 @@ pub struct Exchange {
     input: Option<PathBuf>,
     ranks: usize,
     combine_dtype: Option<String>,
+    quantize: Option<String>,
     layout: String,
     mode: String,
     combine: String,
@@ -93,6 +105,12 @@ impl Exchange {
             Some(path) => moe_file::read(path)?,
             None => generate(&GenerateOptions { ranks: self.ranks, ..GenerateOptions::default() }),
         };
+        if let Some(dtype) = &self.quantize {
+            if problem.dtype != DType::BF16 {
+                bail!("--quantize takes bf16 rows, and x.0 is {}; leave it out", problem.dtype);
+            }
+            problem = problem.quantized(DType::parse(dtype).context("the type to quantise to")?);
+        }
         if let Some(dtype) = &self.combine_dtype {
             problem.combine_dtype = DType::parse(dtype).context("the combine type")?;
         }
@@ -243,6 +261,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         input: args.input.clone(),
         ranks: args.ranks.unwrap_or(4),
         combine_dtype: args.combine_dtype.map(|dtype| dtype.name().to_owned()),
+        quantize: args.quantize.map(|dtype| dtype.name().to_owned()),
         layout: args.layout.name().to_owned(),
         mode: args.mode.unwrap_or(config.moe_mode()).to_string(),
         combine: combine.to_string(),
@@ -387,6 +406,7 @@ fn report(
             hidden: problem.hidden,
             topk: problem.topk,
             experts: problem.experts(),
+            x_dtype: problem.x_dtype().name(),
             dtype: problem.dtype.name(),
             combine_dtype: problem.combine_dtype.name(),
             weighted: problem.weighted,

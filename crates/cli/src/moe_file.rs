@@ -5,8 +5,8 @@
 //!
 //! | input | shape | type | |
 //! |---|---|---|---|
-//! | `x.R` | `[T_R, H]` | F32, F16, BF16 or F8_E4M3 | `T_R` may differ between ranks and be 0 |
-//! | `scales.R` | `[T_R, S]` | F32 | with F8_E4M3, and only then: one scale per `ceil(H / S)` elements |
+//! | `x.R` | `[T_R, H]` | F32, F16, BF16, F8_E4M3, F8_E4M3FNUZ or F4 | `T_R` may differ between ranks and be 0; of F4 H is even |
+//! | `scales.R` | `[T_R, S]` | F32 | with F8 and F4, and only then: one scale per `ceil(H / S)` elements |
 //! | `topk_idx.R` | `[T_R, K]` | I32 or I64 | expert of each slot; −1 drops it |
 //! | `topk_weights.R` | `[T_R, K]` | F32 | optional, on all ranks or none |
 //! | `expert_scale` | `[E]` | F32 | optional, only with weights |
@@ -17,12 +17,15 @@
 //! |---|---|---|---|
 //! | `out.R` | `[T_R, H]` | the combine type | |
 //! | `out_weights.R` | `[T_R, K]` | F32 | with weights |
-//! | `recv_x.R` | `[N_R, H]` | that of `x` | this and below: only when the received rows are asked for |
-//! | `recv_scales.R` | `[N_R, S]` | F32 | with F8_E4M3 |
+//! | `recv_x.R` | `[N_R, H]` | that of `x`, or that it was quantised to | this and below: only when the received rows are asked for |
+//! | `recv_scales.R` | `[N_R, S]` | F32 | if `recv_x.R` is F8 or F4 |
 //! | `recv_src.R` | `[N_R, 2]` | I32 | source rank, source token |
 //! | `recv_topk_idx.R` | `[N_R, K]` | I32 | expert among those of this rank; −1 elsewhere |
 //! | `recv_topk_weights.R` | `[N_R, K]` | F32 | with weights; 0 elsewhere |
 //! | metadata `experts` | | string | `E` in decimal |
+//!
+//! F4 is E2M1, two in a byte, the first in the lower half. The format packs a whole tensor, and rows here start on bytes,
+//! which is the same for an even number of elements; an odd one is refused.
 //!
 //! Without a file, [`generate()`] makes a problem up.
 //!
@@ -45,8 +48,14 @@ pub use input::read;
 pub use output::{check_writable, write};
 
 /// Types of rows: what the project and what a file calls them.
-const ROW_TYPES: [(DType, Dtype); 4] =
-    [(DType::F32, Dtype::F32), (DType::F16, Dtype::F16), (DType::BF16, Dtype::BF16), (DType::F8E4M3, Dtype::F8_E4M3)];
+const ROW_TYPES: [(DType, Dtype); 6] = [
+    (DType::F32, Dtype::F32),
+    (DType::F16, Dtype::F16),
+    (DType::BF16, Dtype::BF16),
+    (DType::F8E4M3, Dtype::F8_E4M3),
+    (DType::F8E4M3FNUZ, Dtype::F8_E4M3FNUZ),
+    (DType::F4E2M1, Dtype::F4),
+];
 
 #[cfg(test)]
 mod tests;

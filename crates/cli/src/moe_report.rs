@@ -49,6 +49,8 @@ pub struct Shape {
     pub topk: usize,
     /// Number of experts.
     pub experts: usize,
+    /// Type of x; not that which is dispatched where dispatch quantises.
+    pub x_dtype: &'static str,
     /// Type that is dispatched.
     pub dtype: &'static str,
     /// Type in which results come back.
@@ -242,11 +244,12 @@ impl Report {
 
     /// What was exchanged, and how.
     fn summary(&self) -> Table {
-        let Shape { tokens, hidden, topk, experts, dtype, combine_dtype, .. } = &self.problem;
+        let Shape { tokens, hidden, topk, experts, x_dtype, dtype, combine_dtype, .. } = &self.problem;
         let (ranks, all) = (tokens.len(), tokens.iter().sum::<usize>());
         let (least, most) = (tokens.iter().min().unwrap_or(&0), tokens.iter().max().unwrap_or(&0));
         let each = if least == most { grouped(*most as u64) } else { format!("{least} to {most}") };
-        let types = if dtype == combine_dtype { (*dtype).into() } else { format!("{dtype}, results {combine_dtype}") };
+        let sent = if x_dtype == dtype { (*dtype).into() } else { format!("{x_dtype} quantised to {dtype}") };
+        let types = if dtype == combine_dtype { sent } else { format!("{sent}, results {combine_dtype}") };
         let factors = match (self.problem.weighted, self.problem.expert_scale) {
             (true, true) => "weights and expert scales",
             (true, false) => "weights",

@@ -1,4 +1,4 @@
-//! Row arithmetic of the host engine: the reduction of combine and the scaling expert.
+//! Row arithmetic of the host engine: the reduction of combine, the scaling expert, the quantisation of dispatch.
 //!
 //! Model: a *row* is `hidden` elements of one type, at any address. Rows lie in windows that other ranks write, so they
 //! are named by pointers, and whoever calls promises that nobody writes them meanwhile (the words of the protocol say
@@ -10,6 +10,7 @@
 //! out, chosen once at run time. bf16 is handled two elements a 32-bit lane, so that widening and narrowing need
 //! shifts and masks but no shuffle: that, not the width of the registers, is what makes it as fast as memory.
 
+mod quantize;
 mod rows;
 mod scale;
 mod vector;
@@ -88,6 +89,9 @@ pub struct Row<'a> {
 /// Scales `row` by `c` into the row at `dst`, of the given combine type.
 type ScaleFn = unsafe fn(dst: *mut u8, combine: DType, row: Row<'_>, hidden: usize, c: f32);
 
+/// Quantises the bf16 row at `src` into a row of `dtype` at `dst`, and its scales.
+type QuantizeFn = unsafe fn(dst: *mut u8, scales: &mut [f32], dtype: DType, src: *const u8, hidden: usize);
+
 /// The bodies of the reduction of one combine type.
 #[derive(Debug)]
 struct Reduce {
@@ -109,6 +113,7 @@ pub struct Kernels {
     f16: Reduce,
     bf16: Reduce,
     scale: ScaleFn,
+    quantize: QuantizeFn,
 }
 
 impl Kernels {
@@ -122,7 +127,7 @@ impl Kernels {
 
     /// Those of `isa`, or `None` where this processor lacks it.
     pub fn for_isa(isa: Isa) -> Option<&'static Self> {
-        static BASELINE: Kernels = Kernels::new::<vector::Words>(Isa::Baseline, scale::scale);
+        static BASELINE: Kernels = Kernels::new::<vector::Words>(Isa::Baseline, scale::scale, quantize::quantize);
         if !isa.is_available() {
             return None;
         }
@@ -137,13 +142,14 @@ impl Kernels {
         }
     }
 
-    const fn new<V: Vector>(isa: Isa, scale: ScaleFn) -> Self {
+    const fn new<V: Vector>(isa: Isa, scale: ScaleFn, quantize: QuantizeFn) -> Self {
         Self {
             isa,
             f32: Reduce::new::<rows::F32, V>(),
             f16: Reduce::new::<rows::F16, V>(),
             bf16: Reduce::new::<rows::BF16, V>(),
             scale,
+            quantize,
         }
     }
 
@@ -171,7 +177,7 @@ impl Kernels {
             DType::F32 => &self.f32,
             DType::F16 => &self.f16,
             DType::BF16 => &self.bf16,
-            DType::F8E4M3 => panic!("{dtype} is not a combine type"),
+            _ => panic!("{dtype} is not a combine type"),
         };
         let bytes = dtype.row_bytes(hidden);
         let streaming = store == Store::Streaming && dst.addr().is_multiple_of(CACHE_LINE);
@@ -202,6 +208,29 @@ impl Kernels {
     pub unsafe fn scale_row(&self, dst: *mut u8, combine: DType, row: Row<'_>, hidden: usize, c: f32) {
         // SAFETY: the memory is the caller's promise; the instruction set was checked when this table was handed out.
         unsafe { (self.scale)(dst, combine, row, hidden, c) }
+    }
+
+    /// Quantises a bf16 row to `dtype`, with `scales.len()` block scales.
+    ///
+    /// For each block of `ceil(hidden / S)` elements, in f32: amax = the largest |x| that is not NaN, but at least
+    /// [`LEAST_AMAX`](crate::number::LEAST_AMAX); scale = amax / largest; code = x · (largest / amax), rounded to nearest
+    /// even, saturating, where `largest` is [`DType::largest`]. That is `per_token_cast_to_fp8` of DeepGEMM and DeepEP but
+    /// for the bound of amax. A NaN stays one, and its block is as if it were not there. An infinity makes its block's scale
+    /// infinite and itself NaN, and since 0 · ∞ is NaN all of the block when it is scaled back: as it does there, so that
+    /// an overflow is seen. A block without elements has the scale of zeroes. Never allocates.
+    ///
+    /// # Safety
+    /// `src` is readable for `hidden` bf16 elements, at any address, and `dst` writable for
+    /// `dtype.row_bytes(hidden)` bytes; they are disjoint; no other thread writes the one or touches the other during
+    /// the call.
+    ///
+    /// # Panics
+    /// When `dtype` is not one that rows are quantised to ([`DType::is_quantized`]), or there are no scales.
+    #[inline]
+    pub unsafe fn quantize_row(&self, dst: *mut u8, scales: &mut [f32], dtype: DType, src: *const u8, hidden: usize) {
+        assert!(!scales.is_empty(), "a row of {dtype} has at least one scale");
+        // SAFETY: the memory is the caller's promise; the instruction set was checked when this table was handed out.
+        unsafe { (self.quantize)(dst, scales, dtype, src, hidden) }
     }
 }
 

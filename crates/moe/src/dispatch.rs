@@ -2,7 +2,7 @@
 //!
 //! Where load / store reaches an owner its planes are written in place; elsewhere they are packed into the same shape in
 //! this rank's own window and put as runs, one a plane. Routing travels first and its word is raised, so that an owner
-//! knows what comes while the rows are still under way.
+//! knows what comes while the rows are still under way. Rows that are to be quantised are so before the first wait.
 
 use campanile_host::clock::now_ns;
 use campanile_host::copy::Copier;
@@ -27,6 +27,16 @@ struct Target {
 
 impl Moe {
     pub(crate) fn send_rows(&mut self, round: Round, tokens: &Tokens<'_>) -> Result<(), MoeError> {
+        if !self.plan.config().quantize {
+            return self.send_as_given(round, tokens);
+        }
+        let mut quantized = std::mem::take(&mut self.quantized);
+        let sent = self.send_as_given(round, &quantized.fill(&self.plan, self.kernels, tokens));
+        self.quantized = quantized;
+        sent
+    }
+
+    fn send_as_given(&mut self, round: Round, tokens: &Tokens<'_>) -> Result<(), MoeError> {
         for peer in self.peers() {
             let credit = self.protocol.credit(round, peer)?;
             self.wait("moe dispatch", credit)?;

@@ -85,6 +85,7 @@ pub fn config(problem: &Problem, options: &ExchangeOptions) -> MoeConfig {
     MoeConfig {
         dtype: problem.dtype,
         scales: problem.scales,
+        quantize: problem.quantize,
         combine_dtype: problem.combine_dtype,
         weighted: problem.weighted,
         sets: 1,

@@ -88,11 +88,11 @@ pub enum Index {
 pub struct DeviceTokens {
     /// How many: a u32. Read when the kernel runs.
     pub count: Address,
-    /// Rows of H elements. 16-byte alignment of address and stride is fastest.
+    /// Rows of H elements of [`MoeConfig::x_dtype`]. 16-byte alignment of address and stride is fastest.
     pub x: Address,
     /// Bytes from one row to the next.
     pub stride: usize,
-    /// `[count, S]` f32; not looked at unless the type is scaled.
+    /// `[count, S]` f32; not looked at unless the type of `x` is scaled.
     pub scales: Address,
     /// `[count, K]` expert of each slot; what is no expert, such as −1, is dropped.
     pub topk_idx: Address,
@@ -276,8 +276,7 @@ impl GpuMoe {
         phases: u32,
     ) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
-        let row_bytes = config.dtype.row_bytes(config.hidden);
-        self.check_row("stride of x is", tokens.stride, row_bytes)?;
+        self.check_row("stride of x is", tokens.stride, config.x_dtype().row_bytes(config.hidden))?;
         let index_bytes = match tokens.index {
             Index::I32 => 4,
             Index::I64 => 8,
@@ -287,7 +286,7 @@ impl GpuMoe {
             common: self.common(set)?,
             x: tokens.x,
             x_stride: tokens.stride as u64,
-            row_bytes: row_bytes as u64,
+            row_bytes: config.dtype.row_bytes(config.hidden) as u64,
             scales: tokens.scales,
             topk_idx: tokens.topk_idx,
             topk_weights: if config.weighted { tokens.topk_weights } else { 0 },

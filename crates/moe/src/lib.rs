@@ -25,6 +25,7 @@ mod outputs;
 mod plan;
 mod problem;
 pub mod protocol;
+mod quantize;
 mod received_rows;
 mod route;
 pub mod routing;

@@ -9,9 +9,14 @@
 //! without expert_scale that factor is left out); y = c · x (for scaled types, x · scale first), rounded once to the
 //! combine type. At the source: the y of the lowest destination rank, + the others ascending, rounded once. All of it
 //! in f32, each operation rounded to nearest even. No valid slot: +0. One destination: its y, untouched.
+//!
+//! Where dispatch quantises, x is that of the quantised row. For each block, in f32: amax = the largest |x| that is not
+//! NaN, but at least [`LEAST_AMAX`](number::LEAST_AMAX); scale = amax / largest; code = x · (largest / amax), rounded
+//! to the type.
 
 mod bound;
 mod compare;
+mod quantize;
 
 pub use bound::{Bound, bound};
 pub use compare::{Mismatch, Tensor, Verified, compare};
@@ -28,8 +33,9 @@ pub fn solve(problem: &Problem) -> Solution {
     let numbers = local_numbers(problem);
     let mut ranks = vec![RankOutput::default(); problem.ranks.len()];
     for (source, input) in problem.ranks.iter().enumerate() {
-        for token in 0..input.tokens {
-            let token = Token::new(problem, input, token);
+        let sent = quantize::sent(problem, input);
+        for token in 0..sent.tokens {
+            let token = Token::new(problem, &sent, token);
             let owners = token.slots_by_owner();
             for (&owner, slots) in &owners {
                 receive(&mut ranks[owner].received, source, &token, slots, &numbers);
@@ -56,7 +62,7 @@ fn local_numbers(problem: &Problem) -> Vec<i32> {
     numbers
 }
 
-/// One token, with its part of each tensor.
+/// One token, with its part of each tensor that travels.
 struct Token<'a> {
     problem: &'a Problem,
     index: usize,
@@ -67,14 +73,14 @@ struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    fn new(problem: &'a Problem, input: &'a RankInput, index: usize) -> Self {
+    fn new(problem: &'a Problem, sent: &'a RankInput, index: usize) -> Self {
         Self {
             problem,
             index,
-            x: part(&input.x, index, problem.dtype.row_bytes(problem.hidden)),
-            scales: part(&input.scales, index, problem.scales),
-            topk_idx: part(&input.topk_idx, index, problem.topk),
-            weights: part(&input.topk_weights, index, if problem.weighted { problem.topk } else { 0 }),
+            x: part(&sent.x, index, problem.dtype.row_bytes(problem.hidden)),
+            scales: part(&sent.scales, index, problem.scales),
+            topk_idx: part(&sent.topk_idx, index, problem.topk),
+            weights: part(&sent.topk_weights, index, if problem.weighted { problem.topk } else { 0 }),
         }
     }
 

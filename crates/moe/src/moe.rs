@@ -21,6 +21,7 @@ use crate::handle::{Combining, Dispatching, Handle, OpenRound};
 use crate::outputs::Outputs;
 use crate::plan::{MoeConfig, Plan, PlanPaths};
 use crate::protocol::{Combine, Epoch, Misuse, Phase, Protocol, Round, Set, Word, WordCondition, WordMap, WordStore};
+use crate::quantize::Quantized;
 use crate::received_rows::ReceivedRows;
 use crate::route::Routes;
 use crate::stream_choice::StreamChoice;
@@ -42,6 +43,7 @@ pub struct Moe {
     pub(crate) received: Vec<Vec<u32>>,
     pub(crate) kernels: &'static Kernels,
     pub(crate) scratch: Scratch,
+    pub(crate) quantized: Quantized,
     /// Chosen once, so that the data plane does not.
     pub(crate) streaming: Copier,
     /// Whether rows of dispatch are streamed.
@@ -113,6 +115,7 @@ impl Moe {
                 unpublished: vec![0; ranks],
                 cursors: vec![0; plan.local_experts()],
             },
+            quantized: Quantized::new(&plan),
             streaming: Copier::streaming(),
             stream_rows: StreamChoice::new(),
             stream_sums: StreamChoice::new(),

@@ -31,10 +31,13 @@ pub struct MoeConfig {
     pub topk: usize,
     /// Rank (position in the team) of each expert.
     pub expert_rank: Vec<u32>,
-    /// Type of the rows.
+    /// Type of the rows as they travel and as the experts see them.
     pub dtype: DType,
     /// Block scales of a row; 0 unless the type is scaled.
     pub scales: usize,
+    /// Whether callers give bf16 rows without scales, which dispatch quantises to `dtype`, once a token:
+    /// [`Kernels::quantize_row`](crate::arithmetic::Kernels::quantize_row) says how.
+    pub quantize: bool,
     /// Type of the results.
     pub combine_dtype: DType,
     /// Whether slots carry weights.
@@ -57,12 +60,36 @@ impl MoeConfig {
             expert_rank,
             dtype: DType::BF16,
             scales: 0,
+            quantize: false,
             combine_dtype: DType::BF16,
             weighted: true,
             sets: 2,
             mode: MoeMode::Auto,
             combine: MoeCombine::Auto,
         }
+    }
+
+    /// Quantises the rows to `dtype` in dispatch, with as many block scales as are usual for it.
+    ///
+    /// ```
+    /// use campanile_moe::{DType, MoeConfig, Problem};
+    /// let config = MoeConfig::new(4096, 7168, 8, Problem::block_map(256, 8)).quantized(DType::F8E4M3);
+    /// assert_eq!((config.x_dtype(), config.dtype, config.scales), (DType::BF16, DType::F8E4M3, 56));
+    /// ```
+    #[must_use]
+    pub fn quantized(mut self, dtype: DType) -> Self {
+        (self.dtype, self.scales, self.quantize) = (dtype, dtype.default_scales(self.hidden), true);
+        self
+    }
+
+    /// Type of the rows that callers give: bf16 if they are quantised, else that which travels.
+    pub fn x_dtype(&self) -> DType {
+        if self.quantize { DType::BF16 } else { self.dtype }
+    }
+
+    /// Block scales of a row that callers give.
+    pub(crate) fn x_scales(&self) -> usize {
+        if self.quantize { 0 } else { self.scales }
     }
 
     /// With schedule and combine as the configuration says (`CAMPANILE_MOE_MODE`, `CAMPANILE_MOE_COMBINE`).
@@ -83,6 +110,7 @@ impl MoeConfig {
             ("expert_rank", map),
             ("dtype", self.dtype.to_string()),
             ("scales", self.scales.to_string()),
+            ("quantize", self.quantize.to_string()),
             ("combine_dtype", self.combine_dtype.to_string()),
             ("weighted", self.weighted.to_string()),
             ("sets", self.sets.to_string()),
@@ -295,6 +323,10 @@ fn check(config: &MoeConfig, ranks: usize) -> Result<(), PlanError> {
     if !config.combine_dtype.is_combine() {
         return range("combine_dtype", config.combine_dtype.to_string(), "f32, f16 or bf16".to_owned());
     }
+    if config.quantize && !config.dtype.is_quantized() {
+        let allowed = format!("dispatch quantises to {} or {}", DType::F8E4M3, DType::F8E4M3FNUZ);
+        return range("quantize", format!("true with dtype {}", config.dtype), allowed);
+    }
     match (config.dtype.is_scaled(), config.scales) {
         (true, 0) => range("scales", "0".to_owned(), format!("{} rows have at least one scale", config.dtype)),
         (true, scales) if scales > config.hidden => {
@@ -345,7 +377,7 @@ mod tests {
     #[test]
     fn bad_configs_name_the_field() {
         type Change = fn(&mut MoeConfig);
-        let cases: [(Change, &str); 10] = [
+        let cases: [(Change, &str); 12] = [
             (|c| c.hidden = 0, "hidden is 0"),
             (|c| c.topk = 0, "topk is 0"),
             (|c| c.capacity = 0, "capacity is 0"),
@@ -356,6 +388,8 @@ mod tests {
             (|c| c.scales = 1, "scales is 1"),
             (|c| c.dtype = DType::F8E4M3, "scales is 0"),
             (|c| (c.dtype, c.scales) = (DType::F8E4M3, 101), "scales is 101"),
+            (|c| c.quantize = true, "quantize is true with dtype bf16"),
+            (|c| *c = c.clone().quantized(DType::F4E2M1), "quantize is true with dtype f4_e2m1"),
         ];
         for (change, message) in cases {
             let mut config = config();

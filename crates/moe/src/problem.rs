@@ -10,9 +10,9 @@ use crate::DType;
 pub struct RankInput {
     /// Number of tokens, `T_R`; may be 0 and may differ between ranks.
     pub tokens: usize,
-    /// `[T_R, H]` elements of the problem's type, little-endian, without padding.
+    /// `[T_R, H]` elements of [`Problem::x_dtype`], little-endian; rows start on bytes and are not padded otherwise.
     pub x: Vec<u8>,
-    /// `[T_R, S]` block scales; empty unless the type is scaled.
+    /// `[T_R, S]` block scales; empty unless the type of `x` is scaled.
     pub scales: Vec<f32>,
     /// `[T_R, K]` global expert of each slot; −1 drops the slot.
     pub topk_idx: Vec<i32>,
@@ -24,7 +24,7 @@ pub struct RankInput {
 /// rely on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
-    /// Type of `x`.
+    /// Type of the rows as they travel and as the experts see them.
     pub dtype: DType,
     /// Type in which results come back.
     pub combine_dtype: DType,
@@ -34,6 +34,8 @@ pub struct Problem {
     pub topk: usize,
     /// Block scales of a row, `S`; 0 unless the type is scaled. One scale covers `ceil(H / S)` elements.
     pub scales: usize,
+    /// Whether `x` is bf16, which dispatch quantises to `dtype`.
+    pub quantize: bool,
     /// Rank on which each expert lives, `[E]`.
     pub expert_rank: Vec<u32>,
     /// Factor of each expert, `[E]`; only with weights.
@@ -48,6 +50,19 @@ impl Problem {
     /// Number of experts, `E`.
     pub fn experts(&self) -> usize {
         self.expert_rank.len()
+    }
+
+    /// Type of `x`: bf16 if it is quantised, else that of the rows.
+    pub fn x_dtype(&self) -> DType {
+        if self.quantize { DType::BF16 } else { self.dtype }
+    }
+
+    /// The problem with its bf16 rows quantised to `dtype` by dispatch, with as many block scales as are usual for it.
+    ///
+    /// Of rows that are not bf16, or a type that dispatch does not quantise to, [`validate`](Self::validate) says so.
+    #[must_use]
+    pub fn quantized(self, dtype: DType) -> Self {
+        Self { dtype, scales: dtype.default_scales(self.hidden), quantize: true, ..self }
     }
 
     /// The default map: expert `e` on rank `e / ceil(E / R)`.
@@ -89,6 +104,9 @@ impl Problem {
         if !self.combine_dtype.is_combine() {
             return Err(ProblemError::CombineType { dtype: self.combine_dtype });
         }
+        if self.quantize && !self.dtype.is_quantized() {
+            return Err(ProblemError::Quantize { dtype: self.dtype });
+        }
         let allowed = if self.dtype.is_scaled() { 1..=hidden } else { 0..=0 };
         if !allowed.contains(&scales) {
             let (least, most) = allowed.into_inner();
@@ -121,8 +139,8 @@ impl Problem {
         }
         let topk_weights = if self.weighted { self.topk } else { 0 };
         for (tensor, row, got) in [
-            ("x", self.hidden.saturating_mul(self.dtype.bytes()), input.x.len()),
-            ("scales", self.scales, input.scales.len()),
+            ("x", self.x_dtype().row_bytes(self.hidden), input.x.len()),
+            ("scales", if self.quantize { 0 } else { self.scales }, input.scales.len()),
             ("topk_idx", self.topk, input.topk_idx.len()),
             ("topk_weights", topk_weights, input.topk_weights.len()),
         ] {
@@ -160,10 +178,16 @@ pub enum ProblemError {
         /// The type given.
         dtype: DType,
     },
+    /// A type that rows cannot be quantised to.
+    #[error("dispatch does not quantise to {dtype}; choose f8_e4m3 or f8_e4m3fnuz")]
+    Quantize {
+        /// The type given.
+        dtype: DType,
+    },
     /// A number of block scales that does not go with the type.
     #[error("rows of {dtype} have {scales} scales; allowed are {least} to {most}")]
     Scales {
-        /// Type of x.
+        /// Type of the rows.
         dtype: DType,
         /// Scales of a row.
         scales: usize,
@@ -228,9 +252,9 @@ pub enum ProblemError {
 /// What one rank received by dispatch, ordered by (source rank, source token).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Received {
-    /// `[N, H]` rows as sent.
+    /// `[N, H]` rows as they travelled.
     pub x: Vec<u8>,
-    /// `[N, S]` scales as sent.
+    /// `[N, S]` scales as they travelled.
     pub scales: Vec<f32>,
     /// `[N, 2]`: source rank, source token.
     pub src: Vec<i32>,

@@ -50,7 +50,7 @@ impl<'a> ReceivedRows<'a> {
         (0..self.sources()).flat_map(|source| (0..self.count(source)).map(move |row| (source, row)))
     }
 
-    /// The H elements of a row, as sent, 16-byte aligned.
+    /// The H elements of a row, as they travelled, 16-byte aligned.
     ///
     /// # Panics
     /// If the source has no such row.
@@ -60,7 +60,8 @@ impl<'a> ReceivedRows<'a> {
         unsafe { self.moe.row(self.round, source, row) }
     }
 
-    /// The elements of a row as numbers of `T`, which is as large as an element: `f32`, `u16`, `half::bf16`, …
+    /// The elements of a row as numbers of `T`, which is as large as an element: `f32`, `u16`, `half::bf16`, …; of
+    /// four-bit elements a byte holds two.
     ///
     /// # Panics
     /// If the source has no such row, or `T` has another size than an element.
@@ -80,7 +81,7 @@ impl<'a> ReceivedRows<'a> {
         <[T]>::mut_from_bytes(self.output_mut(source, row)).expect("results are 16-byte aligned and whole elements")
     }
 
-    /// The S scales of a row, as sent.
+    /// The S scales of a row, as they travelled.
     ///
     /// # Panics
     /// If the source has no such row.

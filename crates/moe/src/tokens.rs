@@ -7,7 +7,7 @@ use crate::{DType, Problem};
 /// The tokens of one rank, borrowed from the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'a> {
-    /// Type of `x`; must be the operation's.
+    /// Type of `x`; must be the operation's [`x_dtype`](crate::MoeConfig::x_dtype).
     pub dtype: DType,
     /// How many, 0 to the operation's capacity.
     pub count: usize,
@@ -15,7 +15,7 @@ pub struct Tokens<'a> {
     pub x: &'a [u8],
     /// Bytes from one row to the next, at least a row.
     pub stride: usize,
-    /// `[count, S]` block scales; empty unless the type is scaled.
+    /// `[count, S]` block scales; empty unless the type of `x` is scaled.
     pub scales: &'a [f32],
     /// `[count, K]` expert of each slot; −1 drops the slot.
     pub topk_idx: &'a [i32],
@@ -28,10 +28,10 @@ impl<'a> Tokens<'a> {
     pub fn of(problem: &'a Problem, rank: usize) -> Self {
         let input = &problem.ranks[rank];
         Self {
-            dtype: problem.dtype,
+            dtype: problem.x_dtype(),
             count: input.tokens,
             x: &input.x,
-            stride: problem.dtype.row_bytes(problem.hidden),
+            stride: problem.x_dtype().row_bytes(problem.hidden),
             scales: &input.scales,
             topk_idx: &input.topk_idx,
             topk_weights: &input.topk_weights,
@@ -44,14 +44,15 @@ impl<'a> Tokens<'a> {
         let bad = |argument, given: String, allowed: String| {
             Err(MoeError::Argument { operation: "dispatch", argument, given, allowed })
         };
-        if self.dtype != config.dtype {
-            return bad("dtype is", self.dtype.to_string(), format!("the operation was made for {}", config.dtype));
+        let dtype = config.x_dtype();
+        if self.dtype != dtype {
+            return bad("dtype is", self.dtype.to_string(), format!("the operation was made for {dtype}"));
         }
         if self.count > config.capacity {
             let allowed = format!("the capacity is {}; make the operation larger or send less", config.capacity);
             return bad("token count is", self.count.to_string(), allowed);
         }
-        let row = config.dtype.row_bytes(config.hidden);
+        let row = dtype.row_bytes(config.hidden);
         if self.stride < row {
             return bad("stride is", format!("{} bytes", self.stride), format!("a row has {row}"));
         }
@@ -65,7 +66,7 @@ impl<'a> Tokens<'a> {
         }
         let slots = self.count * config.topk;
         let lengths = [
-            ("scales has", self.scales.len(), self.count * config.scales),
+            ("scales has", self.scales.len(), self.count * config.x_scales()),
             ("topk_idx has", self.topk_idx.len(), slots),
             ("topk_weights has", self.topk_weights.len(), if config.weighted { slots } else { 0 }),
         ];

@@ -1,4 +1,4 @@
-//! The scalar conversions against the `half` crate, the definition of E4M3, and each other.
+//! The scalar conversions against the `half` crate, the definitions of the FP8 and FP4 types, and each other.
 
 use campanile_moe::{DType, number};
 use half::{bf16, f16};
@@ -57,6 +57,8 @@ fn what_is_a_number_of_the_type_survives() {
     for code in 0..=u8::MAX {
         let expected = if code & 0x7f == 0x7f { 0x7f } else { code };
         assert_eq!(number::f32_to_e4m3(number::e4m3_to_f32(code)), expected, "{code:#04x}");
+        assert_eq!(number::f32_to_e4m3fnuz(number::e4m3fnuz_to_f32(code)), code, "{code:#04x}");
+        assert_eq!(number::f32_to_e2m1(number::e2m1_to_f32(code)), code & 15, "{code:#04x}");
     }
 }
 
@@ -87,54 +89,151 @@ fn canonical_touches_only_nan() {
     }
 }
 
+/// The value of a code with `mantissa` bits below an exponent that is biased by `bias`, after the definition: if the
+/// exponent is not 0, 2^(e − bias) · (1 + m / 2^mantissa), else 2^(1 − bias) · m / 2^mantissa.
+fn defined(magnitude: u8, mantissa: u32, bias: i32) -> f64 {
+    let (exponent, fraction) = (i32::from(magnitude >> mantissa), f64::from(magnitude & ((1 << mantissa) - 1)));
+    let fraction = fraction / f64::from(1 << mantissa);
+    if exponent == 0 { fraction * 2_f64.powi(1 - bias) } else { (1.0 + fraction) * 2_f64.powi(exponent - bias) }
+}
+
+fn signed(negative: bool, magnitude: f64) -> f64 {
+    if negative { -magnitude } else { magnitude }
+}
+
 /// OCP OFP8, table 1: bias 7, no infinity, S.1111.111 is NaN.
 fn e4m3(code: u8) -> f64 {
-    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f64::from(code & 7));
-    let magnitude = match (exponent, code & 7) {
-        (15, 7) => f64::NAN,
-        (0, _) => mantissa / 8.0 * 2_f64.powi(-6),
-        _ => (1.0 + mantissa / 8.0) * 2_f64.powi(exponent - 7),
-    };
-    if code & 0x80 == 0 { magnitude } else { -magnitude }
+    let magnitude = if code & 0x7f == 0x7f { f64::NAN } else { defined(code & 0x7f, 3, 7) };
+    signed(code & 0x80 != 0, magnitude)
+}
+
+/// arXiv 2206.02915: bias 8, no infinity, 1.0000.000 is NaN.
+fn e4m3fnuz(code: u8) -> f64 {
+    if code == 0x80 { f64::NAN } else { signed(code & 0x80 != 0, defined(code & 0x7f, 3, 8)) }
+}
+
+/// OCP MX 1.0, table 5: bias 1, neither infinity nor NaN.
+fn e2m1(code: u8) -> f64 {
+    signed(code & 8 != 0, defined(code & 7, 1, 1))
+}
+
+/// A type of at most eight bits: its definition and what is under test.
+struct Small {
+    dtype: DType,
+    defined: fn(u8) -> f64,
+    widen: fn(u8) -> f32,
+    narrow: fn(f32) -> u8,
+    sign: u8,
+    /// The code of the largest magnitude.
+    most: u8,
+    /// What infinity, −infinity and NaN become.
+    special: [u8; 3],
+    /// Whether zero has a sign.
+    negative_zero: bool,
+}
+
+const SMALL: [Small; 3] = [
+    Small {
+        dtype: DType::F8E4M3,
+        defined: e4m3,
+        widen: number::e4m3_to_f32,
+        narrow: number::f32_to_e4m3,
+        sign: 0x80,
+        most: 0x7e,
+        special: [0x7e, 0xfe, 0x7f],
+        negative_zero: true,
+    },
+    Small {
+        dtype: DType::F8E4M3FNUZ,
+        defined: e4m3fnuz,
+        widen: number::e4m3fnuz_to_f32,
+        narrow: number::f32_to_e4m3fnuz,
+        sign: 0x80,
+        most: 0x7f,
+        special: [0x80; 3],
+        negative_zero: false,
+    },
+    Small {
+        dtype: DType::F4E2M1,
+        defined: e2m1,
+        widen: number::e2m1_to_f32,
+        narrow: number::f32_to_e2m1,
+        sign: 8,
+        most: 7,
+        special: [7, 15, 7],
+        negative_zero: true,
+    },
+];
+
+#[test]
+fn small_types_are_decoded_by_their_definition() {
+    for Small { dtype, defined, widen, most, .. } in SMALL {
+        for code in 0..=u8::MAX {
+            // Of a byte that holds two, one is asked for.
+            let expected = defined(if dtype == DType::F4E2M1 { code & 15 } else { code });
+            let got = widen(code);
+            assert_eq!(got.is_nan(), expected.is_nan(), "{dtype} {code:#04x}");
+            if !got.is_nan() {
+                assert_eq!(f64::from(got).to_bits(), expected.to_bits(), "{dtype} {code:#04x}");
+            }
+        }
+        assert_eq!(dtype.largest(), widen(most), "{dtype}");
+    }
+    assert_eq!([0x7e, 0x08, 0x01].map(number::e4m3_to_f32), [448.0, 2_f32.powi(-6), 2_f32.powi(-9)]);
+    assert_eq!([0x7f, 0x08, 0x01].map(number::e4m3fnuz_to_f32), [240.0, 2_f32.powi(-7), 2_f32.powi(-10)]);
+    assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(number::e2m1_to_f32), [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+    // The only NaN of FNUZ is the canonical one.
+    assert_eq!(number::e4m3fnuz_to_f32(0x80).to_bits(), number::F32_NAN);
 }
 
 #[test]
-fn e4m3_is_decoded_by_its_definition() {
-    for code in 0..=u8::MAX {
-        let (got, expected) = (number::e4m3_to_f32(code), e4m3(code));
-        assert_eq!(got.is_nan(), expected.is_nan(), "{code:#04x}");
-        if !got.is_nan() {
-            assert_eq!(f64::from(got).to_bits(), expected.to_bits(), "{code:#04x}");
+fn small_types_are_rounded_to_the_nearest_even_code_and_saturate() {
+    for Small { dtype, defined, narrow, sign, most, special, negative_zero, .. } in SMALL {
+        // The finite magnitudes ascend with the code, so the nearest is one of two neighbours.
+        let magnitudes: Vec<f64> = (0..=most).map(defined).collect();
+        for bits in patterns() {
+            let value = f32::from_bits(bits);
+            let got = narrow(value);
+            if !value.is_finite() {
+                let expected = special[if value.is_nan() { 2 } else { usize::from(value < 0.0) }];
+                assert_eq!(got, expected, "{dtype} of {value}");
+                continue;
+            }
+            let magnitude = f64::from(value).abs();
+            let above = magnitudes.partition_point(|&other| other < magnitude);
+            let expected = if above == 0 {
+                0
+            } else if above == magnitudes.len() {
+                usize::from(most)
+            } else {
+                let (down, up) = (magnitude - magnitudes[above - 1], magnitudes[above] - magnitude);
+                if up < down || (up == down && above % 2 == 0) { above } else { above - 1 }
+            };
+            let signed = value.is_sign_negative() && (expected > 0 || negative_zero);
+            assert_eq!(got, expected as u8 | if signed { sign } else { 0 }, "{dtype} of {bits:#010x}");
         }
     }
-    assert_eq!(number::E4M3_MAX, number::e4m3_to_f32(0x7e));
 }
 
 #[test]
-fn e4m3_is_rounded_to_the_nearest_even_code_and_saturates() {
-    // The finite magnitudes ascend with the code, so the nearest is one of two neighbours.
-    let magnitudes: Vec<f64> = (0..0x7f).map(e4m3).collect();
-    for bits in patterns() {
-        let value = f32::from_bits(bits);
-        let got = number::f32_to_e4m3(value);
-        if value.is_nan() {
-            assert_eq!(got, 0x7f);
-            continue;
-        }
-        let magnitude = f64::from(value).abs();
-        let above = magnitudes.partition_point(|&other| other < magnitude);
-        let expected = if above == 0 {
-            0
-        } else if above == magnitudes.len() {
-            0x7e
-        } else {
-            let (down, up) = (magnitude - magnitudes[above - 1], magnitudes[above] - magnitude);
-            if up < down || (up == down && above % 2 == 0) { above } else { above - 1 }
-        };
-        assert_eq!(got, expected as u8 | (bits >> 24 & 0x80) as u8, "{bits:#010x}");
+fn four_bit_elements_share_bytes_and_rows_do_not() {
+    let mut row = [0xee; 3];
+    for (index, value) in [1.0, -0.5, 6.0].into_iter().enumerate() {
+        number::write(DType::F4E2M1, &mut row, index, value);
     }
-    assert_eq!(number::f32_to_e4m3(f32::INFINITY), 0x7e);
-    assert_eq!(number::f32_to_e4m3(f32::NEG_INFINITY), 0xfe);
+    // The first in the lower half; what is behind an odd number stays as it was.
+    assert_eq!(row, [0x92, 0xe7, 0xee]);
+    assert_eq!([0, 1, 2].map(|index| number::read(DType::F4E2M1, &row, index)), [1.0, -0.5, 6.0]);
+    assert_eq!([0, 1, 2, 7, 8].map(|hidden| DType::F4E2M1.row_bytes(hidden)), [0, 1, 1, 4, 4]);
+}
+
+#[test]
+fn names_are_accepted_as_printed() {
+    for dtype in DType::ALL {
+        assert_eq!(DType::parse(&dtype.to_string()), Some(dtype));
+        assert_eq!(dtype.default_scales(0) + dtype.default_scales(129) > 0, dtype.is_scaled(), "{dtype}");
+    }
+    assert_eq!(DType::parse("f8"), None);
 }
 
 #[test]

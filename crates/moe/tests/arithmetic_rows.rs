@@ -95,7 +95,7 @@ fn element(dtype: DType, choice: u32, bits: u32) -> u32 {
                 0x4380, 0x3b80, 0x3c00,
             ],
         ),
-        _ => (8, &[0x7f, 0x00, 0x01, 0x07, 0x08, 0x7e, 0x38]),
+        _ => (8, &[0x80, 0x7f, 0x00, 0x01, 0x07, 0x08, 0x7e, 0x38]),
     };
     match choice % 4 {
         // A hard one of either sign; one near another in size, so that sums round; any bits.
@@ -110,7 +110,8 @@ fn row(dtype: DType, elements: impl Iterator<Item = (u32, u32)>) -> Vec<u8> {
 }
 
 fn random_row(dtype: DType, hidden: usize, random: &mut Xoshiro256PlusPlus) -> Vec<u8> {
-    row(dtype, (0..hidden).map(|_| (random.next_u32(), random.next_u32())))
+    let parts = dtype.row_bytes(hidden) / dtype.bytes();
+    row(dtype, (0..parts).map(|_| (random.next_u32(), random.next_u32())))
 }
 
 /// Memory whose last page must not be touched.
@@ -330,6 +331,105 @@ fn scaling_between_all_types() {
                 }
             }
         }
+    }
+}
+
+/// The definition of quantisation, one element after the other.
+fn quantized(dtype: DType, x: &[u8], hidden: usize, scales: usize) -> (Vec<u8>, Vec<f32>) {
+    let block = hidden.div_ceil(scales);
+    let value = |h| number::read(DType::BF16, x, h);
+    let amax = |i: usize| {
+        let block = hidden.min(i * block)..hidden.min((i + 1) * block);
+        block.map(|h| value(h).abs()).filter(|x| !x.is_nan()).fold(1e-10, f32::max)
+    };
+    let mut codes = vec![0; hidden];
+    for h in 0..hidden {
+        number::write(dtype, &mut codes, h, value(h) * (dtype.largest() / amax(h / block)));
+    }
+    (codes, (0..scales).map(|i| amax(i) / dtype.largest()).collect())
+}
+
+/// Quantises with every instruction set and compares.
+fn check_quantize(dtype: DType, x: &[u8], hidden: usize, scales: usize) -> (Vec<u8>, Vec<f32>) {
+    let expected = quantized(dtype, x, hidden, scales);
+    let mut source = Fenced::new(x.len());
+    let place = source.at(x.len(), 0);
+    place.copy_from_slice(x);
+    let mut memory = Fenced::new(hidden);
+    for kernels in kernels() {
+        let (dst, mut got) = (memory.at(hidden, 0), vec![f32::NAN; scales]);
+        // SAFETY: rows of `hidden` elements, disjoint.
+        unsafe { kernels.quantize_row(dst.as_mut_ptr(), &mut got, dtype, place.as_ptr(), hidden) };
+        let case = format!("{dtype}, hidden {hidden}, {scales} scales, {:?}", kernels.isa());
+        equal(dtype, dst, &expected.0, &case);
+        let bits = |scales: &[f32]| scales.iter().map(|scale| scale.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&got), bits(&expected.1), "{case}");
+        assert!(memory.is_intact(hidden, 0), "{case}: wrote outside the row");
+    }
+    expected
+}
+
+const QUANTIZED: [DType; 2] = [DType::F8E4M3, DType::F8E4M3FNUZ];
+
+#[test]
+fn quantising_any_bits() {
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(5);
+    for dtype in QUANTIZED {
+        for hidden in [1, 2, 5, 31, 64, 70, 7168] {
+            // Of 5 elements, the last of 4 blocks has none.
+            for scales in [1, 2, 4, 7, 56, hidden].into_iter().filter(|&scales| scales <= hidden) {
+                check_quantize(dtype, &random_row(DType::BF16, hidden, &mut random), hidden, scales);
+                // Numbers of ordinary size, of which the codes use the whole range.
+                let mut x = vec![0; 2 * hidden];
+                for h in 0..hidden {
+                    let value = (random.next_u32() as f32 / u32::MAX as f32 - 0.5) * 100.0;
+                    number::write(DType::BF16, &mut x, h, value);
+                }
+                let (codes, scales) = check_quantize(dtype, &x, hidden, scales);
+                let largest = codes.iter().map(|&code| code & 0x7f).max().unwrap();
+                assert_eq!(largest, if dtype == DType::F8E4M3 { 0x7e } else { 0x7f }, "amax is coded as the largest");
+                for h in 0..hidden {
+                    let scale = scales[h / hidden.div_ceil(scales.len())];
+                    let error = (number::read(dtype, &codes, h) * scale - number::read(DType::BF16, &x, h)).abs();
+                    let bound = (number::read(DType::BF16, &x, h).abs() / 16.0).max(scale / 512.0);
+                    assert!(error <= bound * 1.001, "{dtype} {h}: {error} of {bound}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn quantising_what_has_no_scale() {
+    for dtype in QUANTIZED {
+        let nan = if dtype == DType::F8E4M3 { 0x7f } else { 0x80 };
+        let minus_zero = if dtype == DType::F8E4M3 { 0x80 } else { 0 };
+        let row = |values: [u16; 4]| -> Vec<u8> { values.iter().flat_map(|bits| bits.to_le_bytes()).collect() };
+        let one = |values| {
+            let (codes, scales) = check_quantize(dtype, &row(values), 4, 1);
+            (codes, scales[0])
+        };
+        // Zeroes: the scale of the least amax.
+        assert_eq!(one([0, 0x8000, 0, 0]), (vec![0, minus_zero, 0, 0], 1e-10 / dtype.largest()));
+        // Subnormals are far below it.
+        assert_eq!(one([1, 0x8001, 0x7f, 0]).1, 1e-10 / dtype.largest());
+        // A NaN leaves the others alone.
+        let (codes, scale) = one([0x7fc0, 0x3f80, 0xffff, 0]);
+        assert_eq!((codes[0], codes[2], scale), (nan, nan, 1.0 / dtype.largest()));
+        assert_eq!(number::read(dtype, &codes, 1), dtype.largest());
+        // An infinity takes its block with it.
+        let (codes, scale) = one([0x7f80, 0x3f80, 0xbf80, 0xff80]);
+        assert_eq!((codes, scale), (vec![nan, 0, minus_zero, nan], f32::INFINITY));
+    }
+}
+
+#[test]
+#[should_panic(expected = "rows are not quantised to f4_e2m1")]
+fn fp4_is_not_quantised_to() {
+    let (mut dst, mut scales) = ([0], [0.0]);
+    // SAFETY: rows of one element.
+    unsafe {
+        Kernels::get().quantize_row(dst.as_mut_ptr(), &mut scales, DType::F4E2M1, [0_u8; 2].as_ptr(), 1);
     }
 }
 

@@ -17,6 +17,7 @@ fn problem() -> Problem {
         hidden: 5,
         topk: 2,
         scales: 2,
+        quantize: false,
         expert_rank: vec![0, 0, 1],
         expert_scale: Some(vec![1.0; 3]),
         weighted: true,
@@ -46,6 +47,18 @@ fn good_problems_pass() {
         (rank.x, rank.scales, rank.topk_weights) = (vec![0; rank.tokens * 10], vec![], vec![]);
     }
     plain.validate().unwrap();
+    // Quantised: x is bf16, and scales are made.
+    let mut quantised = problem();
+    quantised.quantize = true;
+    for rank in &mut quantised.ranks {
+        (rank.x, rank.scales) = (vec![0; rank.tokens * 10], vec![]);
+    }
+    quantised.validate().unwrap();
+    // Two in a byte, and rows of whole bytes.
+    let mut packed = problem();
+    packed.dtype = DType::F4E2M1;
+    packed.ranks.iter_mut().for_each(|rank| rank.x = vec![0; rank.tokens * 3]);
+    packed.validate().unwrap();
 }
 
 #[test]
@@ -58,6 +71,12 @@ fn every_error_names_what_is_wrong_and_what_is_allowed() {
         broken(|problem| problem.combine_dtype = DType::F8E4M3),
         "combine type f8_e4m3 cannot be summed; choose f32, f16 or bf16"
     );
+    assert_eq!(
+        broken(|problem| (problem.quantize, problem.dtype) = (true, DType::F4E2M1)),
+        "dispatch does not quantise to f4_e2m1; choose f8_e4m3 or f8_e4m3fnuz"
+    );
+    assert_eq!(broken(|problem| problem.quantize = true), "x.0 has 10 bytes; 2 tokens of 10 need 20");
+    assert_eq!(broken(|problem| problem.dtype = DType::F4E2M1), "x.0 has 10 bytes; 2 tokens of 3 need 6");
     assert_eq!(broken(|problem| problem.scales = 0), "rows of f8_e4m3 have 0 scales; allowed are 1 to 5");
     assert_eq!(broken(|problem| problem.scales = 6), "rows of f8_e4m3 have 6 scales; allowed are 1 to 5");
     assert_eq!(broken(|problem| problem.dtype = DType::BF16), "rows of bf16 have 2 scales; allowed are 0 to 0");

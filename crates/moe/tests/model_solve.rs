@@ -28,6 +28,7 @@ fn one_token(ranks: usize, x: Vec<u8>, topk_idx: Vec<i32>, topk_weights: Vec<f32
         hidden: x.len() / 2,
         topk: topk_idx.len(),
         scales: 0,
+        quantize: false,
         expert_rank: (0..ranks as u32).collect(),
         expert_scale: None,
         weighted: !topk_weights.is_empty(),
@@ -51,6 +52,7 @@ fn a_worked_example() {
         hidden: 3,
         topk: 3,
         scales: 0,
+        quantize: false,
         expert_rank: vec![0, 2, 0, 2],
         expert_scale: Some(vec![1.0, 2.0, 3.0, 4.0]),
         weighted: true,
@@ -220,6 +222,46 @@ fn fp8_is_scaled_by_blocks_first() {
     assert_eq!(out(&problem), 0x4058_0004_u32.to_le_bytes());
 }
 
+#[test]
+fn fnuz_and_fp4_have_their_own_numbers() {
+    // The same codes in the three types: the low half of 0x28, 0, and the high one, 2, are numbers of FP4.
+    let mut problem = one_token(1, vec![0x28, 0x80], vec![0], vec![0.5]);
+    (problem.hidden, problem.scales, problem.combine_dtype) = (2, 1, DType::F32);
+    problem.ranks[0].scales = vec![4.0];
+    let mut out = |dtype, hidden| -> Vec<f32> {
+        (problem.dtype, problem.hidden) = (dtype, hidden);
+        let bytes = &solve(&problem).ranks[0].out;
+        bytes.as_chunks::<4>().0.iter().map(|element| f32::from_le_bytes(*element)).collect()
+    };
+    assert_eq!(out(DType::F8E4M3, 2), [0.5, -0.0]);
+    let fnuz = out(DType::F8E4M3FNUZ, 2);
+    assert!(fnuz[0] == 0.25 && fnuz[1].to_bits() == number::F32_NAN, "{fnuz:?}");
+    assert_eq!(out(DType::F4E2M1, 4), [-0.0, 2.0, 0.0, -0.0]);
+    // Of an odd number the last half byte is nobody's.
+    assert_eq!(out(DType::F4E2M1, 3), [-0.0, 2.0, 0.0]);
+}
+
+#[test]
+fn rows_are_quantised_by_blocks_before_they_travel() {
+    // Five elements, two scales: the first covers three.
+    let mut problem = one_token(2, bf16(&[1.0, -2.0, 7.0, 0.0, -0.0]), vec![0, 1], vec![0.5, 1.0]);
+    (problem.dtype, problem.hidden, problem.scales, problem.quantize) = (DType::F8E4M3, 5, 2, true);
+    problem.validate().unwrap();
+    let solution = solve(&problem);
+    // 1 · 64 and −2 · 64 are codes, and 7 is the largest; zeroes count as 1e-10.
+    let codes = [64.0, -128.0, 448.0, 0.0, -0.0].map(number::f32_to_e4m3);
+    for rank in &solution.ranks {
+        assert_eq!(rank.received.x, codes);
+        assert_eq!(rank.received.scales, [7.0 / 448.0, 1e-10 / 448.0]);
+    }
+    assert_eq!(solution.ranks[0].out, bf16(&[1.5, -3.0, 10.5, 0.0, -0.0]));
+    // What is no code is rounded: 5 · (240 / 7) is 171.43, between 160 and 176 of FNUZ, which has no −0.
+    (problem.dtype, problem.ranks[0].x) = (DType::F8E4M3FNUZ, bf16(&[5.0, -2.0, 7.0, 0.0, -0.0]));
+    let received = &solve(&problem).ranks[1].received;
+    assert_eq!(received.x, [176.0, -72.0, 240.0, 0.0, 0.0].map(number::f32_to_e4m3fnuz));
+    assert_eq!(received.scales, [7.0 / 240.0, 1e-10 / 240.0]);
+}
+
 /// A ragged problem of these types; `special` in a hundred elements are any bits at all.
 fn random_problem(dtype: DType, combine_dtype: DType, weighted: bool, special: u32, seed: u64) -> Problem {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -235,25 +277,52 @@ fn random_problem(dtype: DType, combine_dtype: DType, weighted: bool, special: u
     let mut element = |row: &mut Vec<u8>| {
         let bits = below(u32::MAX);
         let special = below(100) < special;
-        let at = row.len() / dtype.bytes();
+        let at = row.len();
         row.extend(&bits.to_le_bytes()[..dtype.bytes()]);
-        if !special {
-            number::write(dtype, row, at, (bits as f32 / u32::MAX as f32 - 0.4) * 8.0);
+        // As many elements as a part has.
+        for element in 0..if special { 0 } else { 8 * dtype.bytes() / dtype.bits() } {
+            number::write(dtype, &mut row[at..], element, (bits as f32 / u32::MAX as f32 - 0.4) * 8.0);
         }
     };
     let inputs = (0..ranks).map(|rank| {
         let tokens = (seed as usize * 7 + rank * 5) % 9;
         let routed = router.route(rank, ranks, tokens, &expert_rank);
         let mut x = Vec::new();
-        (0..tokens * hidden).for_each(|_| element(&mut x));
+        (0..tokens * dtype.row_bytes(hidden) / dtype.bytes()).for_each(|_| element(&mut x));
         let scales = (0..tokens * scales).map(|i| 0.3 + (i % 13) as f32).collect();
         let topk_weights = if weighted { routed.topk_weights } else { vec![] };
         RankInput { tokens, x, scales, topk_idx: routed.topk_idx, topk_weights }
     });
     let ranks = inputs.collect();
-    let problem = Problem { dtype, combine_dtype, hidden, topk, scales, expert_rank, expert_scale, weighted, ranks };
+    let problem = Problem {
+        dtype,
+        combine_dtype,
+        hidden,
+        topk,
+        scales,
+        expert_rank,
+        quantize: false,
+        expert_scale,
+        weighted,
+        ranks,
+    };
     problem.validate().unwrap();
     problem
+}
+
+/// The same, quantised to `dtype` by dispatch, with another number of block scales for each seed.
+fn quantizing(dtype: DType, combine_dtype: DType, weighted: bool, special: u32, seed: u64) -> Problem {
+    let problem = random_problem(DType::BF16, combine_dtype, weighted, special, seed);
+    let scales = 1 + seed as usize % problem.hidden;
+    let problem = Problem { dtype, scales, quantize: true, ..problem };
+    problem.validate().unwrap();
+    problem
+}
+
+fn quantizing_problems(special: u32) -> impl Iterator<Item = Problem> {
+    [DType::F8E4M3, DType::F8E4M3FNUZ]
+        .into_iter()
+        .flat_map(move |dtype| (0..24).map(move |seed| quantizing(dtype, DType::BF16, seed % 4 != 3, special, seed)))
 }
 
 fn random_problems(special: u32) -> impl Iterator<Item = Problem> {
@@ -268,16 +337,20 @@ fn random_problems(special: u32) -> impl Iterator<Item = Problem> {
 #[test]
 fn the_kernels_agree() {
     let kernels = Kernels::get();
-    for problem in random_problems(30) {
+    for problem in random_problems(30).chain(quantizing_problems(30)) {
         let (hidden, combine) = (problem.hidden, problem.combine_dtype);
         let solution = solve(&problem);
         for (rank, input) in problem.ranks.iter().enumerate() {
             for token in 0..input.tokens {
                 let part = |length: usize| token * length..(token + 1) * length;
-                let row = Row {
-                    dtype: problem.dtype,
-                    data: input.x[part(problem.dtype.row_bytes(hidden))].as_ptr(),
-                    scales: &input.scales[part(problem.scales)],
+                let x = &input.x[part(problem.x_dtype().row_bytes(hidden))];
+                let (mut codes, mut scales) = (vec![0; hidden], vec![0.0; problem.scales]);
+                let row = if problem.quantize {
+                    // SAFETY: rows of `hidden` elements, disjoint.
+                    unsafe { kernels.quantize_row(codes.as_mut_ptr(), &mut scales, problem.dtype, x.as_ptr(), hidden) };
+                    Row { dtype: problem.dtype, data: codes.as_ptr(), scales: &scales }
+                } else {
+                    Row { dtype: problem.dtype, data: x.as_ptr(), scales: &input.scales[part(problem.scales)] }
                 };
                 let weights = if problem.weighted { &input.topk_weights[part(problem.topk)] } else { &[] };
                 let topk_idx = &input.topk_idx[part(problem.topk)];
@@ -323,6 +396,28 @@ fn the_bound_holds_and_is_not_idle() {
         assert!(!broken.holds() && broken.worst == Some((rank, token, element)), "{broken:?}");
     }
     assert!((0.3..=1.0).contains(&closest), "the bound is within a small factor of what happens: {closest}");
+}
+
+#[test]
+fn the_bound_holds_quantisation_to_the_accuracy_of_its_type() {
+    let mut closest: f64 = 0.0;
+    for problem in quantizing_problems(0) {
+        let mut solution = solve(&problem);
+        let found = bound(&problem, &solution);
+        assert!(found.holds() && found.excluded == 0, "{found:?} for {problem:?}");
+        closest = closest.max(found.ratio);
+        let Some((rank, token, element)) = found.worst else { continue };
+        let at = token * problem.hidden + element;
+        let value = number::read(DType::BF16, &solution.ranks[rank].out, at);
+        number::write(DType::BF16, &mut solution.ranks[rank].out, at, value * 1.5 + 8.0_f32.copysign(value));
+        assert!(!bound(&problem, &solution).holds(), "{problem:?}");
+    }
+    assert!((0.8..=1.0).contains(&closest), "the bound is met by what happens: {closest}");
+    // Rows that were not quantised as said are found out, whatever the model says.
+    let mut problem = quantizing(DType::F8E4M3, DType::BF16, true, 0, 1);
+    let quantised = bound(&problem, &solve(&problem));
+    problem.ranks[0].x.iter_mut().for_each(|byte| *byte ^= 0x10);
+    assert!(quantised.holds() && !bound(&problem, &solve(&quantizing(DType::F8E4M3, DType::BF16, true, 0, 1))).holds());
 }
 
 #[test]

@@ -55,6 +55,7 @@ fn problem(seed: u64) -> Problem {
         hidden: HIDDEN,
         topk: 3,
         scales: 0,
+        quantize: false,
         expert_rank: Problem::block_map(7, TOKENS.len()),
         expert_scale: None,
         weighted: true,

@@ -38,9 +38,10 @@ impl Counts {
         std::fs::write(root().join(FILE), text).context(FILE)
     }
 
-    pub fn add(&mut self, target: &str, kernels: Kernels) {
+    /// Adds kernels, whose names are to end with `ending`.
+    pub fn add(&mut self, target: &str, ending: &str, kernels: Kernels) {
         for (kernel, instructions) in kernels {
-            self.0.entry(kernel).or_default().insert(target.to_owned(), instructions);
+            self.0.entry(kernel + ending).or_default().insert(target.to_owned(), instructions);
         }
     }
 

@@ -56,8 +56,15 @@ impl Tools {
         self.packages.join("nvidia/cu13/lib/libnvrtc.so.13")
     }
 
-    /// What clang makes of a source in HIP's mode. It is assembled and linked too, to see that a loader could take it.
-    pub fn amd_listing(&self, kernels: &Path, source: &str, gfx: &str, folder: &Path) -> anyhow::Result<String> {
+    /// What clang makes of a source in HIP's mode, with a definition if there is one. It is assembled and linked too, to see that a loader could take it.
+    pub fn amd_listing(
+        &self,
+        kernels: &Path,
+        source: &str,
+        definition: Option<[&str; 2]>,
+        gfx: &str,
+        folder: &Path,
+    ) -> anyhow::Result<String> {
         let [listing, object, linked] = ["s", "o", "co"].map(|ending| folder.join("kernel").with_extension(ending));
         let zig = || {
             let mut zig = Command::new(self.packages.join("ziglang/zig"));
@@ -68,6 +75,7 @@ impl Tools {
         run(zig()
             .args(["clang", "-x", "hip", "--cuda-device-only", "-nogpuinc", "-nogpulib", "-std=c++17", "-O3"])
             .args(["-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-I.", "-S", source])
+            .args(definition.map(|[name, value]| format!("-D{name}={value}")))
             .arg(format!("--offload-arch={gfx}"))
             .arg("-o")
             .arg(&listing))?;

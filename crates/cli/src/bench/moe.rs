@@ -52,7 +52,7 @@ pub struct Args {
     /// Number of experts
     #[arg(long, default_value_t = 256)]
     experts: usize,
-    /// Type of the rows: bf16, f16, f32 or f8_e4m3; results are bf16 for f8_e4m3, else of the same type
+    /// Type of the rows: f32, f16, bf16, f8_e4m3, f8_e4m3fnuz or f4_e2m1; results are of the same type, bf16 for f8 and f4
     #[arg(long, default_value = "bf16", value_parser = dtype)]
     dtype: DType,
     /// Rounds that are timed
@@ -97,8 +97,6 @@ fn moved(problem: &Problem) -> [usize; 2] {
 const MOST_ITERATIONS: usize = 1_000_000;
 /// Copies before the rounds, and again after them.
 const COPIES: usize = 10;
-/// Elements that a block scale covers.
-const SCALE_BLOCK: usize = 128;
 
 /// The benchmark as every rank is told of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -149,7 +147,7 @@ impl Settings {
     /// The problem with the tokens of one rank only: what it sends and must get out depends on no other's.
     fn problem(&self, rank: usize, ranks: usize) -> anyhow::Result<Problem> {
         let dtype = DType::parse(&self.dtype).context("the type of the rows")?;
-        let scales = if dtype.is_scaled() { self.hidden.div_ceil(SCALE_BLOCK) } else { 0 };
+        let scales = dtype.default_scales(self.hidden);
         let expert_rank = Problem::block_map(self.experts, ranks);
         let routed = Router::new(Routing::Uniform, self.topk, 0).route(rank, ranks, self.tokens, &expert_rank);
         let mut random = Xoshiro256PlusPlus::seed_from_u64(rank as u64);
@@ -161,8 +159,8 @@ impl Settings {
             topk_idx: routed.topk_idx,
             topk_weights: routed.topk_weights,
         };
-        for element in 0..self.tokens * self.hidden {
-            number::write(dtype, &mut input.x, element, float());
+        for row in input.x.chunks_exact_mut(dtype.row_bytes(self.hidden)) {
+            (0..self.hidden).for_each(|h| number::write(dtype, row, h, float()));
         }
         let mut inputs = vec![RankInput::default(); ranks];
         inputs[rank] = input;
@@ -172,6 +170,7 @@ impl Settings {
             hidden: self.hidden,
             topk: self.topk,
             scales,
+            quantize: false,
             expert_scale: Some((0..self.experts).map(|expert| 1.0 + (expert % 4) as f32 / 4.0).collect()),
             expert_rank,
             weighted: true,

@@ -201,6 +201,19 @@ pub enum FormatError {
         /// Its shape.
         found: Vec<usize>,
     },
+    /// Rows that end within a byte.
+    #[error(
+        "tensor {tensor:?} of {dtype} has H = {hidden}: rows would start within bytes; give an even H, the last element \
+         of each row 0"
+    )]
+    PartOfByte {
+        /// Its name.
+        tensor: String,
+        /// Its type.
+        dtype: Dtype,
+        /// Elements of a row.
+        hidden: usize,
+    },
     /// A dimension that is too small or too large.
     #[error("tensor {tensor:?} has {what} = {found}; allowed: {} to {}", allowed.start(), allowed.end())]
     Extent {

@@ -7,9 +7,6 @@ use campanile::moe::{DType, Problem, RankInput, number};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-/// Elements that a block scale covers, as DeepSeek-V3 and the MoE libraries have it.
-const BLOCK: usize = 128;
-
 /// What to make up. The same options make the same problem on every machine.
 ///
 /// All sizes but `tokens` are at least 1.
@@ -61,7 +58,7 @@ impl fmt::Display for GenerateOptions {
 /// Makes up a problem: elements in [−1, 1], weights that add up to 1 for each token, expert scales in [0.5, 1.5).
 pub fn generate(options: &GenerateOptions) -> Problem {
     let GenerateOptions { ranks, tokens, hidden, topk, experts, dtype, weighted, routing, seed } = *options;
-    let scales = if dtype.is_scaled() { hidden.div_ceil(BLOCK) } else { 0 };
+    let scales = dtype.default_scales(hidden);
     let expert_rank = Problem::block_map(experts, ranks);
     let router = Router::new(routing, topk, seed);
     // Streams of their own: one for what belongs to no rank, then one a rank, each 2^128 numbers from the next.
@@ -75,11 +72,12 @@ pub fn generate(options: &GenerateOptions) -> Problem {
     let ranks = (0..ranks).map(|rank| {
         let mut uniform = next_stream();
         let routed = router.route(rank, ranks, tokens, &expert_rank);
-        let mut x = vec![0; dtype.row_bytes(tokens * hidden)];
+        let row_bytes = dtype.row_bytes(hidden);
+        let mut x = vec![0; tokens * row_bytes];
         // Block scales bring the range of the type down to that of the elements.
-        let range = if dtype.is_scaled() { number::E4M3_MAX } else { 1.0 };
-        for element in 0..tokens * hidden {
-            number::write(dtype, &mut x, element, uniform.next() * range);
+        let range = if dtype.is_scaled() { dtype.largest() } else { 1.0 };
+        for row in x.chunks_exact_mut(row_bytes) {
+            (0..hidden).for_each(|h| number::write(dtype, row, h, uniform.next() * range));
         }
         RankInput {
             tokens,
@@ -91,7 +89,8 @@ pub fn generate(options: &GenerateOptions) -> Problem {
     });
     let ranks = ranks.collect();
     let combine_dtype = dtype.default_combine();
-    Problem { dtype, combine_dtype, hidden, topk, scales, expert_rank, expert_scale, weighted, ranks }
+    let quantize = false;
+    Problem { dtype, combine_dtype, hidden, topk, scales, quantize, expert_rank, expert_scale, weighted, ranks }
 }
 
 /// Numbers in [−1, 1), all multiples of 2⁻²³ there with equal probability.

@@ -89,6 +89,7 @@ fn problem(mut source: impl Read + Seek, size: u64) -> Result<Problem, FormatErr
         hidden: plan.hidden,
         topk: plan.topk,
         scales: plan.scales,
+        quantize: false,
         expert_rank,
         expert_scale,
         weighted: plan.weighted,
@@ -202,6 +203,9 @@ impl Plan {
         let first = tensor(Family::X, 0);
         let dtype = first.row_type()?;
         let hidden = first.extent(1, "H", 1..=MAX_HIDDEN)?;
+        if dtype.row_bytes(hidden) * 8 != hidden * dtype.bits() {
+            return Err(FormatError::PartOfByte { tensor: first.name, dtype: first.info.dtype, hidden });
+        }
         let topk = tensor(Family::TopkIdx, 0).extent(1, "K", 1..=MAX_TOPK)?;
         // What goes with `x`: the tensor, its columns and where that number is from, its types.
         let mut companions = vec![(Family::TopkIdx, topk, "K of topk_idx.0", INDEXES)];
@@ -218,11 +222,11 @@ impl Plan {
 
         let mut scales = 0;
         if dtype.is_scaled() {
-            names.require(Family::Scales, "x is F8_E4M3, which has block scales")?;
+            names.require(Family::Scales, format!("x is {}, which has block scales", first.info.dtype))?;
             scales = tensor(Family::Scales, 0).extent(1, "S", 1..=hidden)?;
             companions.push((Family::Scales, scales, "S of scales.0", &[Dtype::F32]));
         } else if let Some(rank) = names.first(Family::Scales) {
-            let because = format!("block scales go with F8_E4M3, and x.0 is {}", first.info.dtype);
+            let because = format!("block scales go with F8 and F4, and x.0 is {}", first.info.dtype);
             return Err(FormatError::Unexpected { tensor: Family::Scales.tensor(rank), because });
         }
 

@@ -272,6 +272,7 @@ mod tests {
             hidden: 1,
             topk: 1,
             scales: 0,
+            quantize: false,
             expert_rank: vec![0],
             expert_scale: None,
             weighted: false,

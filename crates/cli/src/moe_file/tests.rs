@@ -214,10 +214,10 @@ fn missing_and_unknown_tensors_are_named() {
 
 #[test]
 fn types_are_checked() {
-    for dtype in [Dtype::F64, Dtype::I8, Dtype::F8_E5M2, Dtype::F8_E4M3FNUZ] {
+    for dtype in [Dtype::F64, Dtype::I8, Dtype::F8_E5M2, Dtype::F8_E5M2FNUZ] {
         refused_with(
             |file| file.zeros("x.0", dtype, &[3, 4]),
-            &["\"x.0\"", &dtype.to_string(), "F32, F16, BF16, F8_E4M3"],
+            &["\"x.0\"", &dtype.to_string(), "F32, F16, BF16, F8_E4M3, F8_E4M3FNUZ, F4"],
         );
     }
     refused_with(|file| file.zeros("x.1", Dtype::F16, &[2, 4]), &["\"x.1\" is F16", "x.0 is BF16", "same type"]);
@@ -287,6 +287,23 @@ fn scales_go_with_fp8_only() {
 }
 
 #[test]
+fn rows_of_fp4_start_on_bytes() {
+    let fp4 = |hidden: usize| {
+        let mut contents = Contents::scaled();
+        for (rank, tokens) in [3, 2].into_iter().enumerate() {
+            contents.zeros(&format!("x.{rank}"), Dtype::F4, &[if hidden % 2 == 0 { tokens } else { 0 }, hidden]);
+        }
+        contents
+    };
+    let problem = parse(&fp4(6).bytes()).unwrap();
+    assert_eq!((problem.dtype, problem.hidden, problem.ranks[0].x.len()), (DType::F4E2M1, 6, 9));
+    refused(&fp4(5).bytes(), &["\"x.0\" of F4 has H = 5", "start within bytes", "an even H"]);
+    let mut plain = fp4(6);
+    plain.remove("scales.0");
+    refused(&plain.bytes(), &["\"scales.0\" is missing", "x is F4"]);
+}
+
+#[test]
 fn experts_are_checked() {
     let set = |value: &str| {
         let value = value.to_owned();
@@ -346,7 +363,9 @@ fn file_type(dtype: DType) -> Dtype {
         DType::F32 => Dtype::F32,
         DType::F16 => Dtype::F16,
         DType::BF16 => Dtype::BF16,
-        _ => Dtype::F8_E4M3,
+        DType::F8E4M3 => Dtype::F8_E4M3,
+        DType::F8E4M3FNUZ => Dtype::F8_E4M3FNUZ,
+        _ => Dtype::F4,
     }
 }
 
@@ -448,6 +467,7 @@ fn problem_and_solution(
                 hidden,
                 topk,
                 scales,
+                quantize: false,
                 expert_rank,
                 expert_scale,
                 weighted,
@@ -463,8 +483,16 @@ fn any_problem_and_solution() -> impl Strategy<Value = (Problem, Solution)> {
     let ranks = (1..6_usize).prop_flat_map(|ranks| (vec(0..5_usize, ranks), vec(0..5_usize, ranks)));
     let shape = (1..10_usize, 1..17_usize, 1..9_usize);
     (ranks, shape, prop::sample::select(&DType::ALL[..]), any::<bool>()).prop_flat_map(
-        |((tokens, received), shape, dtype, weighted)| problem_and_solution(tokens, received, shape, dtype, weighted),
+        |((tokens, received), (hidden, topk, experts), dtype, weighted)| {
+            let shape = (in_a_file(dtype, hidden), topk, experts);
+            problem_and_solution(tokens, received, shape, dtype, weighted)
+        },
     )
+}
+
+/// The least number of elements, from `hidden` on, that rows of a file may have.
+fn in_a_file(dtype: DType, hidden: usize) -> usize {
+    if dtype == DType::F4E2M1 { hidden.next_multiple_of(2) } else { hidden }
 }
 
 /// The tensors that an output must have.
@@ -510,7 +538,10 @@ fn assert_contents(file: &[u8], expected: &Contents) {
         .collect();
     assert_eq!(found, expected.tensors);
     for (name, info) in metadata.tensors() {
-        assert!((8 + header + info.data_offsets.0).is_multiple_of(info.dtype.bitsize() / 8), "{name} is not aligned");
+        assert!(
+            (8 + header + info.data_offsets.0).is_multiple_of(info.dtype.bitsize().div_ceil(8)),
+            "{name} is not aligned"
+        );
     }
 }
 
@@ -568,6 +599,7 @@ fn a_chunk_ends_anywhere() {
         hidden: 1,
         topk,
         scales: 0,
+        quantize: false,
         expert_rank: vec![0; 999],
         expert_scale: None,
         weighted: true,
@@ -584,6 +616,7 @@ fn generated_problems_are_valid_files_and_reproducible() {
         for weighted in [false, true] {
             // E < R, E not a multiple of R, H not a multiple of a block.
             for (ranks, tokens, hidden, experts) in [(5, 3, 300, 3), (3, 0, 1, 7), (1, 2, 128, 1)] {
+                let hidden = in_a_file(dtype, hidden);
                 let options = GenerateOptions {
                     ranks,
                     tokens,
@@ -612,7 +645,8 @@ fn generated_values_are_spread_over_their_range() {
         let options = GenerateOptions { ranks: 2, tokens: 4, hidden: 1024, dtype, ..GenerateOptions::default() };
         let problem = generate(&options);
         let value = |rank: &RankInput, at: usize| {
-            let scale = if dtype.is_scaled() { rank.scales[at / 128] } else { 1.0 };
+            let (token, h) = (at / problem.hidden, at % problem.hidden);
+            let scale = if dtype.is_scaled() { rank.scales[token * problem.scales + problem.scale_of(h)] } else { 1.0 };
             campanile::moe::number::read(dtype, &rank.x, at) * scale
         };
         for rank in &problem.ranks {

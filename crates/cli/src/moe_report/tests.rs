@@ -11,6 +11,7 @@ fn sample() -> Report {
             hidden: 7168,
             topk: 8,
             experts: 256,
+            x_dtype: "bf16",
             dtype: "bf16",
             combine_dtype: "bf16",
             weighted: true,

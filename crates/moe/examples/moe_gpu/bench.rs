@@ -57,6 +57,7 @@ impl Shape {
             hidden: self.hidden,
             topk: TOPK,
             scales,
+            quantize: false,
             expert_scale: None,
             weighted: true,
             ranks: (0..ranks).map(rank).collect(),

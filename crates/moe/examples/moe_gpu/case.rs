@@ -32,6 +32,7 @@ pub struct Case {
     pub dtype: DType,
     pub combine_dtype: DType,
     pub scales: usize,
+    pub quantize: bool,
     pub weighted: bool,
     pub scaled_experts: bool,
     /// All slots go here.
@@ -59,6 +60,7 @@ impl Case {
             dtype: DType::BF16,
             combine_dtype: DType::BF16,
             scales: 0,
+            quantize: false,
             weighted: true,
             scaled_experts: true,
             only: None,
@@ -107,14 +109,21 @@ impl Case {
         ]
     }
 
+    /// Type of x.
+    pub fn x_dtype(&self) -> DType {
+        self.config(1).x_dtype()
+    }
+
     /// The problem, of any bits.
     pub fn problem(&self, seed: u64) -> Problem {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let ranks = self.tokens.len();
         let rank = |&tokens: &usize| RankInput {
             tokens,
-            x: (0..tokens * self.hidden).flat_map(|_| element(self.dtype, &mut random)).collect(),
-            scales: (0..tokens * self.scales).map(|_| float(&mut random)).collect(),
+            x: (0..tokens * self.x_dtype().row_bytes(self.hidden) / self.x_dtype().bytes())
+                .flat_map(|_| element(self.x_dtype(), &mut random))
+                .collect(),
+            scales: (0..if self.quantize { 0 } else { tokens * self.scales }).map(|_| float(&mut random)).collect(),
             topk_idx: (0..tokens * self.topk)
                 .map(|_| match (random.next_u32() % 8, self.only) {
                     (0, _) => -1,
@@ -130,6 +139,7 @@ impl Case {
             hidden: self.hidden,
             topk: self.topk,
             scales: self.scales,
+            quantize: self.quantize,
             expert_rank: Problem::block_map(self.experts, ranks),
             expert_scale: self.scaled_experts.then(|| (0..self.experts).map(|e| 0.25 + e as f32 / 3.0).collect()),
             weighted: self.weighted,
@@ -143,6 +153,7 @@ impl Case {
         MoeConfig {
             dtype: self.dtype,
             scales: self.scales,
+            quantize: self.quantize,
             combine_dtype: self.combine_dtype,
             weighted: self.weighted,
             sets,

@@ -5,7 +5,7 @@
 use std::arch::x86_64::*;
 
 use super::{
-    Isa, Kernels, Row,
+    Isa, Kernels, Row, quantize,
     rows::{self, Element},
     scale,
     vector::Vector,
@@ -133,5 +133,12 @@ unsafe fn scale(dst: *mut u8, combine: DType, row: Row<'_>, hidden: usize, c: f3
     unsafe { scale::scale(dst, combine, row, hidden, c) }
 }
 
+/// [`quantize::quantize`] for this instruction set.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn quantize(dst: *mut u8, scales: &mut [f32], dtype: DType, src: *const u8, hidden: usize) {
+    // SAFETY: the caller's promises, passed on.
+    unsafe { quantize::quantize(dst, scales, dtype, src, hidden) }
+}
+
 /// To be handed out only where AVX-512 F and BW are present.
-pub(super) static KERNELS: Kernels = Kernels::new::<Zmm>(Isa::Avx512, scale);
+pub(super) static KERNELS: Kernels = Kernels::new::<Zmm>(Isa::Avx512, scale, quantize);

@@ -1,10 +1,12 @@
 //! The scaling kernel: plain loops, which the compiler turns into vector code of the instruction set that encloses
 //! them.
 
+use std::ops::Range;
+
 use super::Row;
 use crate::{DType, number};
 
-/// An element type, one element at a time.
+/// A combine type, one element at a time.
 trait Scalar {
     /// The element as it lies in memory.
     type Bits: Copy;
@@ -33,7 +35,6 @@ macro_rules! scalar {
 scalar!(F32, f32, |value| value, number::canonical);
 scalar!(F16, u16, number::f16_to_f32, number::f32_to_f16);
 scalar!(BF16, u16, number::bf16_to_f32, number::f32_to_bf16);
-scalar!(F8E4M3, u8, number::e4m3_to_f32, number::f32_to_e4m3);
 
 /// [`super::Kernels::scale_row`].
 ///
@@ -47,7 +48,7 @@ pub(super) unsafe fn scale(dst: *mut u8, combine: DType, row: Row<'_>, hidden: u
             DType::F32 => scale_to::<F32>(dst, row, hidden, c),
             DType::F16 => scale_to::<F16>(dst, row, hidden, c),
             DType::BF16 => scale_to::<BF16>(dst, row, hidden, c),
-            DType::F8E4M3 => panic!("{combine} is not a combine type"),
+            _ => panic!("{combine} is not a combine type"),
         }
     }
 }
@@ -59,33 +60,44 @@ pub(super) unsafe fn scale(dst: *mut u8, combine: DType, row: Row<'_>, hidden: u
 #[inline(always)]
 unsafe fn scale_to<D: Scalar>(dst: *mut u8, row: Row<'_>, hidden: usize, c: f32) {
     let (dst, src) = (dst.cast::<D::Bits>(), row.data);
-    // SAFETY: the caller's promises, passed on; a block of scaled elements ends at or below `hidden`.
+    // SAFETY: the caller's promises, passed on; element `at` of a row is at or behind byte `at * bits / 8`.
     unsafe {
         match row.dtype {
-            DType::F32 => run::<F32, D>(dst, src.cast(), hidden, |x| c * x),
-            DType::F16 => run::<F16, D>(dst, src.cast(), hidden, |x| c * x),
-            DType::BF16 => run::<BF16, D>(dst, src.cast(), hidden, |x| c * x),
-            DType::F8E4M3 => {
-                assert!(hidden == 0 || !row.scales.is_empty(), "a row of a scaled type has block scales");
-                let block = hidden.div_ceil(row.scales.len().max(1));
-                for (i, &scale) in row.scales.iter().enumerate() {
-                    let start = hidden.min(i * block);
-                    let length = block.min(hidden - start);
-                    run::<F8E4M3, D>(dst.add(start), src.add(start), length, |x| c * (x * scale));
-                }
+            DType::F32 => run::<D>(dst, 0..hidden, |at| c * src.cast::<f32>().add(at).read_unaligned()),
+            DType::F16 => run::<D>(dst, 0..hidden, |at| c * F16::widen(src.cast::<u16>().add(at).read_unaligned())),
+            DType::BF16 => run::<D>(dst, 0..hidden, |at| c * BF16::widen(src.cast::<u16>().add(at).read_unaligned())),
+            DType::F8E4M3 => run_blocks::<D>(dst, row, hidden, c, |at| number::e4m3_to_f32(*src.add(at))),
+            DType::F8E4M3FNUZ => run_blocks::<D>(dst, row, hidden, c, |at| number::e4m3fnuz_to_f32(*src.add(at))),
+            DType::F4E2M1 => {
+                run_blocks::<D>(dst, row, hidden, c, |at| number::e2m1_to_f32(*src.add(at / 2) >> (at % 2 * 4)));
             }
         }
     }
 }
 
-/// Maps `length` elements of type `S` to type `D`.
+/// Makes each element of a scaled row out of its code, times its block's scale, times `c`.
 ///
 /// # Safety
-/// `src` is readable and `dst` writable for `length` elements, at any alignment.
+/// `dst` is writable for `hidden` elements, at any alignment.
 #[inline(always)]
-unsafe fn run<S: Scalar, D: Scalar>(dst: *mut D::Bits, src: *const S::Bits, length: usize, f: impl Fn(f32) -> f32) {
-    for i in 0..length {
-        // SAFETY: below `length`.
-        unsafe { dst.add(i).write_unaligned(D::narrow(f(S::widen(src.add(i).read_unaligned())))) }
+unsafe fn run_blocks<D: Scalar>(dst: *mut D::Bits, row: Row<'_>, hidden: usize, c: f32, code: impl Fn(usize) -> f32) {
+    assert!(hidden == 0 || !row.scales.is_empty(), "a row of a scaled type has block scales");
+    let block = hidden.div_ceil(row.scales.len().max(1));
+    for (i, &scale) in row.scales.iter().enumerate() {
+        let elements = hidden.min(i * block)..hidden.min((i + 1) * block);
+        // SAFETY: the caller's promise; a block ends at or below `hidden`.
+        unsafe { run::<D>(dst, elements, |at| c * (code(at) * scale)) }
+    }
+}
+
+/// Makes `elements` of the row at `dst`, each by its number.
+///
+/// # Safety
+/// `dst` is writable for that many elements, at any alignment.
+#[inline(always)]
+unsafe fn run<D: Scalar>(dst: *mut D::Bits, elements: Range<usize>, value: impl Fn(usize) -> f32) {
+    for at in elements {
+        // SAFETY: the caller's promise.
+        unsafe { dst.add(at).write_unaligned(D::narrow(value(at))) }
     }
 }

@@ -55,7 +55,7 @@ impl DeviceProblem {
         let tokens = DeviceTokens {
             count,
             x: upload(&input.x, shift)?,
-            stride: problem.dtype.row_bytes(problem.hidden),
+            stride: problem.x_dtype().row_bytes(problem.hidden),
             scales: upload(&floats(&input.scales), 0)?,
             topk_idx: upload(&indices, 0)?,
             index,

@@ -29,6 +29,7 @@ fn source(name: &str) -> Source {
         .with_header("moe/number.h", include_str!("../../../../kernels/moe/number.h"))
         .with_header("moe/results.h", include_str!("../../../../kernels/moe/results.h"))
         .with_header("moe/sum.h", include_str!("../../../../kernels/moe/sum.h"))
+        .with_header("moe/quantize.h", include_str!("../../../../kernels/moe/quantize.h"))
 }
 
 /// The number of a type in `moe/number.h`.
@@ -38,13 +39,19 @@ pub(super) fn type_code(dtype: DType) -> u32 {
         DType::F16 => 1,
         DType::BF16 => 2,
         DType::F8E4M3 => 3,
+        DType::F8E4M3FNUZ => 4,
+        DType::F4E2M1 => 5,
     }
+}
+
+/// A type as kernels name it.
+fn type_number(dtype: DType) -> String {
+    format!("static_cast<Type>({})", type_code(dtype))
 }
 
 /// Options for a kernel that sums.
 fn of_combine_type(config: &MoeConfig) -> Compile {
-    let number = format!("static_cast<Type>({})", type_code(config.combine_dtype));
-    Compile::default().define("CAMPANILE_MOE_TYPE", number)
+    Compile::default().define("CAMPANILE_MOE_TYPE", type_number(config.combine_dtype))
 }
 
 /// The geometry of an operation: the table's, or what is pinned. Where `sharing` ranks have the device, kernels of one wait for
@@ -88,11 +95,15 @@ impl Kernels {
         let grid = |name: &str, pins| geometry(device, config, name, pins, sharing);
         let combine_module = load("combine", of_combine_type(config))?;
         let plain = Compile::default;
+        let quantizing = match config.quantize {
+            true => plain().define("CAMPANILE_MOE_QUANTIZE", type_number(config.dtype)),
+            false => plain(),
+        };
         let scale = load("scale", plain())?;
         Ok(Self {
             // Roles are taken by tickets, so that no block waits for one that has not begun: any number of them does.
             dispatch: Plan::new(
-                &load("dispatch", plain())?,
+                &load("dispatch", quantizing)?,
                 "moe_dispatch",
                 grid("dispatch", dispatch)?,
                 Residency::Any,

@@ -5,7 +5,7 @@
 //!
 //! * |â·b̂ − a·b| ≤ |a|·s + |b|·r + r·s, and |(â + b̂) − (a + b)| ≤ r + s;
 //! * rounding to a type of unit roundoff u moves a value z by at most u·|z| + η, where η is half the least subnormal.
-//!   f32: u = 2⁻²⁴, η = 2⁻¹⁵⁰; bf16: 2⁻⁸, 2⁻¹³⁴; f16: 2⁻¹¹, 2⁻²⁵;
+//!   f32: u = 2⁻²⁴, η = 2⁻¹⁵⁰; bf16: 2⁻⁸, 2⁻¹³⁴; f16: 2⁻¹¹, 2⁻²⁵; E4M3: 2⁻⁴, 2⁻¹⁰; E4M3 FNUZ: 2⁻⁴, 2⁻¹¹;
 //! * the midpoints are computed in f64, which adds at most 2⁻⁵² of each result (no f64 underflow: a product has at
 //!   most four f32 factors), and the radii too, so each is enlarged by 2⁻⁴⁰ of itself.
 //!
@@ -13,11 +13,14 @@
 //! |out − midpoint|, whatever the number of slots and destinations. It is first-order tight: with m slots on a rank, n
 //! destinations and combine type roundoff v it grows as (m + n)·u + 2·v times the sum of the magnitudes.
 //!
+//! Quantisation is one of the operations: the midpoint is that of the row before it, so the bound holds it to the accuracy
+//! of the type.
+//!
 //! Elements for which a type's finite range may be left, or whose operands are not finite, have no such bound; they
 //! are counted as excluded (and checked bit for bit all the same).
 
-use super::Token;
-use crate::{DType, Problem, Solution, number};
+use super::{Token, quantize};
+use crate::{DType, Problem, RankInput, Solution, number};
 
 /// How a solution compares with the f64 reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -49,11 +52,12 @@ impl Bound {
 pub fn bound(problem: &Problem, solution: &Solution) -> Bound {
     let mut bound = Bound::default();
     for (rank, (input, output)) in problem.ranks.iter().zip(&solution.ranks).enumerate() {
-        for index in 0..input.tokens {
-            let token = Token::new(problem, input, index);
+        let sent = quantize::sent(problem, input);
+        for index in 0..sent.tokens {
+            let token = Token::new(problem, &sent, index);
             let factors: Vec<Ball> = token.slots_by_owner().values().map(|slots| factor(&token, slots)).collect();
-            for h in 0..problem.hidden {
-                let reference = element(&token, &factors, h);
+            for (h, x) in row(&token, input).into_iter().enumerate() {
+                let reference = element(problem, &factors, x);
                 let out = number::read(problem.combine_dtype, &output.out, index * problem.hidden + h);
                 let error = (f64::from(out) - reference.midpoint).abs();
                 if !reference.midpoint.is_finite() {
@@ -91,13 +95,30 @@ fn factor(token: &Token<'_>, slots: &[usize]) -> Ball {
     c
 }
 
-/// Element `h` of the result, with the factor of each destination in ascending order.
-fn element(token: &Token<'_>, factors: &[Ball], h: usize) -> Ball {
-    let problem = token.problem;
-    let mut x = Ball::exact(number::read(problem.dtype, token.x, h));
-    if problem.dtype.is_scaled() {
-        x = (x * Ball::exact(token.scales[problem.scale_of(h)])).rounded(DType::F32);
+/// The elements of a token as the experts see them.
+fn row(token: &Token<'_>, input: &RankInput) -> Vec<Ball> {
+    let Token { problem, index, x, scales, .. } = *token;
+    let rounded = |ball: Ball| ball.rounded(DType::F32);
+    if problem.quantize {
+        let (x, largest) = (quantize::row(problem, input, index), problem.dtype.largest());
+        let amax = quantize::amax(problem, x);
+        let element = |h| {
+            let amax = amax[problem.scale_of(h)];
+            let (scale, inverse) = (rounded(Ball::quotient(amax, largest)), rounded(Ball::quotient(largest, amax)));
+            let x = Ball::exact(number::read(problem.x_dtype(), x, h));
+            rounded(rounded(x * inverse).rounded(problem.dtype) * scale)
+        };
+        return (0..problem.hidden).map(element).collect();
     }
+    let element = |h| {
+        let x = Ball::exact(number::read(problem.dtype, x, h));
+        if problem.dtype.is_scaled() { rounded(x * Ball::exact(scales[problem.scale_of(h)])) } else { x }
+    };
+    (0..problem.hidden).map(element).collect()
+}
+
+/// An element of the result, of that element of the row and the factor of each destination in ascending order.
+fn element(problem: &Problem, factors: &[Ball], x: Ball) -> Ball {
     // What is f32 already is not rounded again to be f32.
     let narrow = |ball: Ball| match problem.combine_dtype {
         DType::F32 => ball,
@@ -129,16 +150,26 @@ impl Ball {
         Self { midpoint: f64::from(value), radius: 0.0 }
     }
 
+    fn quotient(dividend: f32, divisor: f32) -> Self {
+        let midpoint = f64::from(dividend) / f64::from(divisor);
+        Self { midpoint, radius: midpoint.abs() * MIDPOINT_ROUNDOFF }
+    }
+
     /// Adds what rounding to `dtype` can do; unknown if it can overflow.
     fn rounded(self, dtype: DType) -> Self {
-        let (roundoff, half_subnormal, largest) = match dtype {
-            DType::F32 => (-24, -150, f64::from(f32::MAX)),
-            DType::BF16 => (-8, -134, f64::from(number::bf16_to_f32(0x7f7f))),
-            DType::F16 => (-11, -25, 65504.0),
-            DType::F8E4M3 => return Self { midpoint: f64::NAN, ..self },
+        let (roundoff, half_subnormal) = match dtype {
+            DType::F32 => (-24, -150),
+            DType::BF16 => (-8, -134),
+            DType::F16 => (-11, -25),
+            DType::F8E4M3 => (-4, -10),
+            DType::F8E4M3FNUZ => (-4, -11),
+            DType::F4E2M1 => (-2, -2),
         };
         let magnitude = self.midpoint.abs() + self.radius;
-        if magnitude.is_nan() || magnitude > largest {
+        // What is a little larger than the largest is rounded to it, by saturation too; what quantisation scales to the
+        // largest can be.
+        let saturates = if dtype.is_scaled() { 1.0 + power_of_two(roundoff - 1) } else { 1.0 };
+        if magnitude.is_nan() || magnitude > f64::from(dtype.largest()) * saturates {
             return Self { midpoint: f64::NAN, ..self };
         }
         let radius = self.radius + power_of_two(roundoff) * magnitude + power_of_two(half_subnormal);

@@ -113,7 +113,7 @@ impl fmt::Display for Bits {
             None => write!(f, "{}", self.bits as i32),
             Some(dtype) => {
                 let value = number::read(dtype, &self.bits.to_le_bytes(), 0);
-                write!(f, "{:#0width$x} ({value:?})", self.bits, width = 2 + 2 * dtype.bytes())
+                write!(f, "{:#0width$x} ({value:?})", self.bits, width = 2 + dtype.bits() / 4)
             }
         }
     }
@@ -167,7 +167,8 @@ struct Place {
 #[derive(Default)]
 struct Comparison {
     verified: Verified,
-    first: Option<(Place, usize, [u32; 2])>,
+    /// Where the first difference is: token and element of a tensor, and the bits.
+    first: Option<(Place, usize, usize, [u32; 2])>,
     count: usize,
 }
 
@@ -177,8 +178,9 @@ impl Comparison {
         if expected.len() != got.len() {
             return Err(Mismatch::Size { tensor, rank, expected: expected.len(), got: got.len() });
         }
-        let width = dtype.map_or(4, DType::bytes);
-        let elements = expected.len() / width;
+        let bits = dtype.map_or(32, DType::bits);
+        let row_bytes = dtype.map_or(4 * place.row, |dtype| dtype.row_bytes(place.row));
+        let elements = expected.len().checked_div(row_bytes).unwrap_or(0) * place.row;
         *match tensor {
             Tensor::Out => &mut self.verified.out,
             Tensor::OutWeights => &mut self.verified.out_weights,
@@ -187,23 +189,27 @@ impl Comparison {
         if expected == got {
             return Ok(());
         }
-        for (index, (expected, got)) in expected.chunks_exact(width).zip(got.chunks_exact(width)).enumerate() {
-            if expected != got {
-                self.count += 1;
-                self.first.get_or_insert((place, index, [word(expected), word(got)]));
+        for (token, (expected, got)) in expected.chunks(row_bytes).zip(got.chunks(row_bytes)).enumerate() {
+            // The padding of an odd number of four-bit elements travels too, and counts as one.
+            for element in 0..row_bytes * 8 / bits {
+                let [expected, got] = [expected, got].map(|row| element_bits(row, bits, element));
+                if expected != got {
+                    self.count += 1;
+                    self.first.get_or_insert((place, token, element, [expected, got]));
+                }
             }
         }
         Ok(())
     }
 
     fn result(self) -> Result<Verified, Mismatch> {
-        let Some((place, index, bits)) = self.first else { return Ok(self.verified) };
+        let Some((place, token, element, bits)) = self.first else { return Ok(self.verified) };
         let [expected, got] = bits.map(|bits| Bits { bits, dtype: place.dtype });
         Err(Mismatch::Element {
             tensor: place.tensor,
             rank: place.rank,
-            token: index / place.row,
-            element: index % place.row,
+            token,
+            element,
             expected,
             got,
             count: self.count,
@@ -212,7 +218,10 @@ impl Comparison {
     }
 }
 
-/// The bits of an element of at most four bytes.
-fn word(element: &[u8]) -> u32 {
-    element.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))
+/// Element `index` of a row of elements of `bits` bits, at most 32.
+fn element_bits(row: &[u8], bits: usize, index: usize) -> u32 {
+    if bits < 8 {
+        return u32::from(row[index * bits / 8] >> (index * bits % 8)) & ((1 << bits) - 1);
+    }
+    row[index * bits / 8..][..bits / 8].iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))
 }
