@@ -127,6 +127,8 @@ CAMPANILE_DEVICE void fence_window() {
   emulator_fence_release();
 }
 
+CAMPANILE_DEVICE u64 load_acquire_window(const u64* p) { return load_acquire<Scope::System>(p); }
+
 template <class T>
 CAMPANILE_DEVICE T load(const T* p) {
   return *p;

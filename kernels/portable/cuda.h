@@ -131,6 +131,7 @@ CAMPANILE_DEVICE void fence_acquire() {
 CAMPANILE_DEVICE void fence_release_window() { fence_release<Scope::System>(); }
 CAMPANILE_DEVICE void fence_acquire_window() { fence_acquire<Scope::System>(); }
 CAMPANILE_DEVICE void fence_window() { fence_release<Scope::System>(); }
+CAMPANILE_DEVICE u64 load_acquire_window(const u64* p) { return load_acquire<Scope::System>(p); }
 // A barrier orders the block's stores, and fences are cumulative: nothing to wait for.
 CAMPANILE_DEVICE void drain() {}
 

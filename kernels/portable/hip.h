@@ -139,6 +139,12 @@ CAMPANILE_DEVICE T compare_swap_relaxed(T* p, T expected, T v) {
   return expected;
 }
 
+CAMPANILE_DEVICE u64 load_acquire_window(const u64* p) {
+  u64 v = load_relaxed<Scope::System>(p);
+  fence_acquire_window();
+  return v;
+}
+
 template <class T>
 CAMPANILE_DEVICE T load(const T* p) {
   return *(const Global<T>*)p;

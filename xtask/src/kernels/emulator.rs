@@ -12,7 +12,7 @@ use super::tools::run;
 /// The exit status of ThreadSanitizer when it has found something.
 const FOUND: i32 = 66;
 /// What is run: programs of `kernels/emulator/`.
-const PROGRAMS: [&str; 2] = ["smoke_test", "moe_test"];
+const PROGRAMS: [&str; 3] = ["smoke_test", "device_test", "moe_test"];
 /// Bugs that each of them can be built with: a release that is left out, and a barrier.
 const BUGS: [&str; 2] = ["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"];
 
