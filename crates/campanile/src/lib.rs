@@ -30,6 +30,7 @@ mod world;
 pub use campanile_bootstrap as bootstrap;
 pub use campanile_collectives as collectives;
 pub use campanile_core as core;
+pub use campanile_gpu as gpu;
 pub use campanile_host as host;
 pub use campanile_moe as moe;
 pub use campanile_shm as shm;

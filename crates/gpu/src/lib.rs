@@ -57,6 +57,7 @@ mod gpu;
 mod graph;
 mod ipc;
 mod library;
+pub mod link;
 mod memory;
 mod module;
 mod plan;
