@@ -54,9 +54,9 @@ CAMPANILE_DEVICE Outcome barrier(const CommunicatorView& c, const BarrierView& b
         if (last) {
           fence_acquire_window();
           store_relaxed<Scope::Device>(&state->base, arrived);
+          store_relaxed<Scope::Device>(&state->epoch, epoch);
         }
       }
-      if (last) store_relaxed<Scope::Device>(&state->epoch, epoch);
     }
     wave_barrier();
     epoch = wave_shuffle(epoch, 0);
@@ -68,6 +68,8 @@ CAMPANILE_DEVICE Outcome barrier(const CommunicatorView& c, const BarrierView& b
         if (alone && position == b.team.position) continue;
         raise(c, member(b.team, position), b.first_slot + b.team.position, epoch);
       }
+      // Nobody else reads it, so the release above need not wait for it.
+      if (alone && lane() == 0) store_relaxed<Scope::Device>(&state->epoch, epoch);
       for (u32 position = lane(); position < b.team.size && outcome == Outcome::Done; position += WAVE) {
         if (alone && position == b.team.position) continue;
         outcome = await_signal(c, member(b.team, position), b.first_slot + position, epoch, b.operation);

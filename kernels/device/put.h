@@ -17,6 +17,7 @@ CAMPANILE_DEVICE void put_mapped(Group group, u8* target, const void* source, u6
   Vec16* to = reinterpret_cast<Vec16*>(target);
   const u64 rows = bytes / 16, step = group.count();
   u64 i = group.index();
+  CAMPANILE_NO_UNROLL
   for (; i + step * (PUT_UNROLL - 1) < rows; i += step * PUT_UNROLL) {
     Vec16 v[PUT_UNROLL];
     CAMPANILE_UNROLL
@@ -24,8 +25,10 @@ CAMPANILE_DEVICE void put_mapped(Group group, u8* target, const void* source, u6
     CAMPANILE_UNROLL
     for (u32 k = 0; k < PUT_UNROLL; k++) store16_window(to + i + step * k, v[k]);
   }
+  CAMPANILE_NO_UNROLL
   for (; i < rows; i += step) store16_window(to + i, load16_stream(from + i));
   // What is left of a row, by words.
+  CAMPANILE_NO_UNROLL
   for (u64 word = rows * 4 + group.index(); word < bytes / 4; word += step)
     store_window(reinterpret_cast<u32*>(target) + word, load(static_cast<const u32*>(source) + word));
 }

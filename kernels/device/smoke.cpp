@@ -3,9 +3,6 @@
 
 using namespace campanile;
 
-// Which group does it.
-enum class GroupKind : u32 { Thread, Wave, Block };
-
 // Every rank puts `bytes` from `source` into element `rank` of the region at every other rank, with a signal in its own
 // slot, then waits for theirs and copies what came into `target`, by source. `apart` sends bytes and signal apart.
 struct ExchangeArguments {
@@ -14,12 +11,13 @@ struct ExchangeArguments {
   const u8* source;
   u8* target;  // [ranks] as the region
   u64 bytes, value;
-  u32 group, apart;
+  u32 apart;
 };
 
 template <class Group>
 CAMPANILE_DEVICE void exchange(const ExchangeArguments& a, Group group) {
   const CommunicatorView& c = a.comm;
+  if (has_failed(c)) return;
   const u64 offset = offset_of(a.region, c.rank);
   for (u32 step = 0; step < c.ranks; step++) {
     const u32 peer = (c.rank + step) % c.ranks;
@@ -34,24 +32,19 @@ CAMPANILE_DEVICE void exchange(const ExchangeArguments& a, Group group) {
     if (wait(c, group, source, source, a.value, 0) != Outcome::Done) return;
     const Vec16* from = at<Vec16>(c, c.rank, a.region, source);
     Vec16* to = reinterpret_cast<Vec16*>(a.target + a.region.stride * source);
+    CAMPANILE_NO_UNROLL
     for (u64 i = group.index(); i < a.region.stride / 16; i += group.count()) store16(to + i, load16_window(from + i));
   }
 }
 
 // One block.
-CAMPANILE_KERNEL(device_exchange, 512, ExchangeArguments, a) {
-  if (has_failed(a.comm)) return;
-  switch (static_cast<GroupKind>(a.group)) {
-    case GroupKind::Thread:
-      if (thread_index() == 0) exchange(a, Thread());
-      break;
-    case GroupKind::Wave:
-      if (wave_index() == 0) exchange(a, Wave());
-      break;
-    case GroupKind::Block:
-      exchange(a, Block());
-  }
+CAMPANILE_KERNEL(device_exchange_thread, 512, ExchangeArguments, a) {
+  if (thread_index() == 0) exchange(a, Thread());
 }
+CAMPANILE_KERNEL(device_exchange_wave, 512, ExchangeArguments, a) {
+  if (wave_index() == 0) exchange(a, Wave());
+}
+CAMPANILE_KERNEL(device_exchange_block, 512, ExchangeArguments, a) { exchange(a, Block()); }
 
 // `rounds` times: each block of each rank writes the round into its cell at every rank, all meet, each block reads all
 // cells of its rank; counts what it finds wrong.

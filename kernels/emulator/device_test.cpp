@@ -48,14 +48,15 @@ void run(u32 me) {
   launch(barrier_enter, EnterArguments{c, b, ROUNDS}, 1);
   launch(device_meet, MeetArguments{c, b, {256, 16, RANKS * BLOCKS}, r.wrong, 1, ROUNDS}, BLOCKS);
   require(r.wrong[0] == 0 && r.wrong[1] == 0, "a block was not waited for");
+  void (*const groups[])(const void*) = {device_exchange_thread, device_exchange_wave, device_exchange_block};
   for (u32 group = 0; group < 3; group++) {
     for (u32 apart = 0; apart < 2; apart++) {
       const u32 value = 1 + group * 2 + apart;
       for (Vec16& row : r.source) row = {value, me, value, me};
       r.target.assign(RANKS * STRIDE / 16, {});
       ExchangeArguments e{c, {512, STRIDE, RANKS}, reinterpret_cast<const u8*>(r.source.data()),
-                          reinterpret_cast<u8*>(r.target.data()), BYTES, value, group, apart};
-      launch(device_exchange, e, 1);
+                          reinterpret_cast<u8*>(r.target.data()), BYTES, value, apart};
+      launch(groups[group], e, 1);
       for (u32 source = 0; source < RANKS; source++)
         for (u32 i = 0; i < BYTES / 16; i++) {
           const Vec16 v = r.target[source * STRIDE / 16 + i];

@@ -18,12 +18,13 @@ struct PingArguments {
 // The least that a waiter can do: most polls are without a pause.
 CAMPANILE_DEVICE Outcome await(const PingArguments& a, u64 value) {
   Watch watch;
-  while (true) {
-    for (u32 poll = 0; poll < POLLS_PER_CHECK; poll++)
-      if (reached(load_acquire_window(a.mine), value)) return Outcome::Done;
+  u32 polls = 0;
+  while (!reached(load_acquire_window(a.mine), value)) {
+    if (++polls % POLLS_PER_CHECK != 0) continue;
     const Outcome outcome = watch.poll_again(a.patience);
     if (outcome != Outcome::Done) return outcome;
   }
+  return Outcome::Done;
 }
 
 // One thread.

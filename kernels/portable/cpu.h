@@ -16,6 +16,7 @@
 #define CAMPANILE_MEMBER
 #define CAMPANILE_SHARED static thread_local /* a block is one OS thread */
 #define CAMPANILE_UNROLL
+#define CAMPANILE_NO_UNROLL
 #define CAMPANILE_DYNAMIC_SHARED(T, name) T* name = static_cast<T*>(emulator_dynamic_shared())
 #define CAMPANILE_LARGE_ARGUMENT(T, name, a) const T& name = a
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a)                       \

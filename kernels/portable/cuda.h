@@ -6,6 +6,7 @@
 #define CAMPANILE_MEMBER __device__ __forceinline__
 #define CAMPANILE_SHARED __shared__
 #define CAMPANILE_UNROLL _Pragma("unroll")
+#define CAMPANILE_NO_UNROLL _Pragma("unroll 1")
 #define CAMPANILE_DYNAMIC_SHARED(T, name) extern __shared__ T name[]
 #define CAMPANILE_LARGE_ARGUMENT(T, name, a) const T& name = a
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a) \

@@ -14,6 +14,7 @@
 #define CAMPANILE_MEMBER __attribute__((device, always_inline)) inline
 #define CAMPANILE_SHARED static __attribute__((device, shared))
 #define CAMPANILE_UNROLL _Pragma("unroll")
+#define CAMPANILE_NO_UNROLL _Pragma("unroll 1")
 #define CAMPANILE_DYNAMIC_SHARED(T, name) extern __attribute__((device, shared)) T name[]
 // All fields that are used anywhere would be loaded into scalar registers at once, which there are not enough of.
 #define CAMPANILE_LARGE_ARGUMENT(T, name, a)    \
