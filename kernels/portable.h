@@ -16,7 +16,7 @@
 //   CAMPANILE_DEVICE      in front of every function that a kernel calls.
 //   CAMPANILE_MEMBER      the same for a member function.
 //   CAMPANILE_SHARED T x; memory of the block; CAMPANILE_DYNAMIC_SHARED(T, x) is the part sized at launch.
-//   CAMPANILE_UNROLL      in front of a loop that must be unrolled.
+//   CAMPANILE_UNROLL      in front of a loop that must be unrolled, CAMPANILE_NO_UNROLL of one that must not.
 //
 // Ids: one-dimensional. thread_index() in block_threads(), block_index() in grid_blocks(); lane() in WAVE. Blocks are
 // whole waves.
@@ -50,6 +50,8 @@
 //                                   load_relaxed, fence_acquire_window(), [block_barrier(),] load16_window
 //                                   On AMD rows go through to the memory (sc0 sc1), so that no fence writes back or
 //                                   invalidates an L2; on NVIDIA they are weak accesses and the fences do the work.
+//   load_acquire_window(p)          load_relaxed of a u64 and fence_acquire_window() in one, for polls: on NVIDIA it costs
+//                                   less than the fence.
 //   A fence_acquire_window() serves the block of the thread that calls it. Window loads never take the read-only path.
 //   store_window(p, v)              4 bytes of a window: what goes with a row.
 //   load16_window(p, v) with arrays of 2, 4 or 8 has that many loads in flight at once: for pulling from several peers.

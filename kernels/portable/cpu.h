@@ -16,6 +16,7 @@
 #define CAMPANILE_MEMBER
 #define CAMPANILE_SHARED static thread_local /* a block is one OS thread */
 #define CAMPANILE_UNROLL
+#define CAMPANILE_NO_UNROLL
 #define CAMPANILE_DYNAMIC_SHARED(T, name) T* name = static_cast<T*>(emulator_dynamic_shared())
 #define CAMPANILE_LARGE_ARGUMENT(T, name, a) const T& name = a
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a)                       \
@@ -126,6 +127,8 @@ CAMPANILE_DEVICE void fence_window() {
   emulator_fence_acquire();
   emulator_fence_release();
 }
+
+CAMPANILE_DEVICE u64 load_acquire_window(const u64* p) { return load_acquire<Scope::System>(p); }
 
 template <class T>
 CAMPANILE_DEVICE T load(const T* p) {

@@ -6,6 +6,7 @@
 #define CAMPANILE_MEMBER __device__ __forceinline__
 #define CAMPANILE_SHARED __shared__
 #define CAMPANILE_UNROLL _Pragma("unroll")
+#define CAMPANILE_NO_UNROLL _Pragma("unroll 1")
 #define CAMPANILE_DYNAMIC_SHARED(T, name) extern __shared__ T name[]
 #define CAMPANILE_LARGE_ARGUMENT(T, name, a) const T& name = a
 #define CAMPANILE_KERNEL(name, max_threads, Arguments, a) \
@@ -131,6 +132,7 @@ CAMPANILE_DEVICE void fence_acquire() {
 CAMPANILE_DEVICE void fence_release_window() { fence_release<Scope::System>(); }
 CAMPANILE_DEVICE void fence_acquire_window() { fence_acquire<Scope::System>(); }
 CAMPANILE_DEVICE void fence_window() { fence_release<Scope::System>(); }
+CAMPANILE_DEVICE u64 load_acquire_window(const u64* p) { return load_acquire<Scope::System>(p); }
 // A barrier orders the block's stores, and fences are cumulative: nothing to wait for.
 CAMPANILE_DEVICE void drain() {}
 

@@ -14,6 +14,7 @@
 #define CAMPANILE_MEMBER __attribute__((device, always_inline)) inline
 #define CAMPANILE_SHARED static __attribute__((device, shared))
 #define CAMPANILE_UNROLL _Pragma("unroll")
+#define CAMPANILE_NO_UNROLL _Pragma("unroll 1")
 #define CAMPANILE_DYNAMIC_SHARED(T, name) extern __attribute__((device, shared)) T name[]
 // All fields that are used anywhere would be loaded into scalar registers at once, which there are not enough of.
 #define CAMPANILE_LARGE_ARGUMENT(T, name, a)    \
@@ -137,6 +138,12 @@ template <Scope S, class T>
 CAMPANILE_DEVICE T compare_swap_relaxed(T* p, T expected, T v) {
   __hip_atomic_compare_exchange_strong((Global<T>*)p, &expected, v, __ATOMIC_RELAXED, __ATOMIC_RELAXED, scope_of<S>);
   return expected;
+}
+
+CAMPANILE_DEVICE u64 load_acquire_window(const u64* p) {
+  u64 v = load_relaxed<Scope::System>(p);
+  fence_acquire_window();
+  return v;
 }
 
 template <class T>

@@ -11,6 +11,8 @@ use crate::output::print;
 
 pub mod barrier;
 pub mod collective;
+mod device_barrier;
+pub mod link;
 pub mod moe;
 pub mod put;
 mod size;
@@ -28,6 +30,24 @@ pub enum Command {
     AllGather(collective::Args),
     /// One-sided puts between two ranks, by load / store and by the queue
     Put(put::Args),
+    /// Links between GPUs: the limits that ratios are taken to
+    ///
+    /// An iteration runs each arm once, all ranks (threads of this process) meeting before it; its value is the time between
+    /// two events of a stream around the transfer, of the slowest rank. Medians and 99th percentiles are over iterations.
+    /// GB/s is 10^9 bytes a second that one GPU sends or takes, over the median.
+    ///
+    /// Peer stores: a kernel loads own memory and stores into peers' windows. Peer loads: a kernel loads from peers' windows
+    /// and keeps nothing. Bulk loads: the same, by bulk copies into shared memory (sm_90). Copy engines: copy calls of the
+    /// library into peers' windows, a stream a peer. All to all: the same bytes with every peer, all ranks at once; pair:
+    /// rank 0 with rank 1, the others idle. HBM copy: within own memory; bytes read and bytes written both count.
+    ///
+    /// Flag: two kernels raise a word in each other's window in turn; a round trip is one turn of both, one way is half of
+    /// it. With the host: the same between a kernel and a thread, in pinned memory. Barrier: the device barrier of all
+    /// ranks, one of many in a launch, and one launch of many in a graph.
+    ///
+    /// Where ranks share a device, a peer's window is other memory of the same device and no link is crossed; copy calls may
+    /// then be kernels of the library.
+    Link(link::Args),
 }
 
 /// Runs the command.
@@ -38,6 +58,7 @@ pub fn main(command: &Command) -> Result<(), Error> {
         Command::Broadcast(args) => collective::main(collective::Kind::Broadcast, args),
         Command::AllGather(args) => collective::main(collective::Kind::AllGather, args),
         Command::Put(args) => put::main(args),
+        Command::Link(args) => link::main(args),
     }
 }
 

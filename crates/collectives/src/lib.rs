@@ -8,12 +8,14 @@
 //! | [`Barrier`] | nobody leaves before everybody has entered | words |
 //! | [`Broadcast`] | one rank's bytes to all | a stream of slots from each rank |
 //! | [`AllGather`] | every rank's bytes to all | the same |
+//! | [`gpu::GpuBarrier`] | the barrier as a kernel, in stream order | words of the devices' windows |
 //!
 //! The stream is described in the source, in `stream.rs`, and in the manual's page on collectives.
 
 mod all_gather;
 mod barrier;
 mod broadcast;
+pub mod gpu;
 mod stream;
 
 pub use all_gather::AllGather;

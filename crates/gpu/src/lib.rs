@@ -46,6 +46,7 @@
 
 mod cache;
 pub mod calls;
+mod communicator;
 mod compile;
 mod device;
 mod emulator;
@@ -56,6 +57,7 @@ mod gpu;
 mod graph;
 mod ipc;
 mod library;
+pub mod link;
 mod memory;
 mod module;
 mod plan;
@@ -63,9 +65,11 @@ mod settings;
 mod source;
 mod stream;
 mod vendor;
+pub mod view;
 
 pub use cache::Cache;
 pub use calls::{Address, Attribute, Grid};
+pub use communicator::{DeviceCommunicator, DeviceCommunicatorError, DeviceFailure, FailureKind, WindowPart};
 pub use compile::{Compile, CrossCompiler, has_compiler};
 pub use device::Device;
 pub use emulator::Emulation;

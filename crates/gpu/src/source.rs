@@ -8,6 +8,16 @@ const HEADERS: &[(&str, &str)] = &[
     ("portable/cpu.h", include_str!("../../../kernels/portable/cpu.h")),
     ("wait.h", include_str!("../../../kernels/wait.h")),
     ("grid.h", include_str!("../../../kernels/grid.h")),
+    ("campanile.h", include_str!("../../../kernels/campanile.h")),
+    ("device/arena.h", include_str!("../../../kernels/device/arena.h")),
+    ("device/barrier.h", include_str!("../../../kernels/device/barrier.h")),
+    ("device/communicator.h", include_str!("../../../kernels/device/communicator.h")),
+    ("device/failure.h", include_str!("../../../kernels/device/failure.h")),
+    ("device/group.h", include_str!("../../../kernels/device/group.h")),
+    ("device/put.h", include_str!("../../../kernels/device/put.h")),
+    ("device/queue.h", include_str!("../../../kernels/device/queue.h")),
+    ("device/signal.h", include_str!("../../../kernels/device/signal.h")),
+    ("device/team.h", include_str!("../../../kernels/device/team.h")),
     ("emulator/runtime.h", include_str!("../../../kernels/emulator/runtime.h")),
     ("emulator/runtime.cpp", include_str!("../../../kernels/emulator/runtime.cpp")),
     ("emulator/context.h", include_str!("../../../kernels/emulator/context.h")),
@@ -36,6 +46,12 @@ impl Source {
     #[must_use]
     pub fn smoke() -> Self {
         Self::new("smoke.cpp", include_str!("../../../kernels/smoke.cpp"))
+    }
+
+    /// The kernels that try what `kernels/campanile.h` offers. See `kernels/device/smoke.cpp`.
+    #[must_use]
+    pub fn device_smoke() -> Self {
+        Self::new("device/smoke.cpp", include_str!("../../../kernels/device/smoke.cpp"))
     }
 
     /// With one more header, such as the device code of a transport. One of the same name is replaced.

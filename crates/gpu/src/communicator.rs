@@ -1,0 +1,350 @@
+//! The communicator of kernels: [`DeviceCommunicator`], one rank's windows, words and failure.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use campanile_core::{Arena, ArenaError, ArenaRegion};
+
+use crate::view::{CommunicatorView, NEAR_RANKS};
+use crate::{Address, CallError, Coherence, Device, DeviceMemory, HostMemory, Memory};
+
+/// `FailureRecord`, and the abort word behind it.
+const RECORD_BYTES: usize = 32;
+/// Bounds the set-up of a window.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a rank's kernels need to communicate: windows of all ranks as mapped for its device, signal words, an error word,
+/// an abort word and the deadline of every wait. Kernels are given its [`view`](Self::view); `kernels/campanile.h` is what
+/// they do with it.
+///
+/// The first failure is sticky: kernels that ask `has_failed` end at once, for ever after.
+///
+/// ```
+/// use std::time::Duration;
+/// use campanile_core::Arena;
+/// use campanile_gpu::view::{CommunicatorView, RegionView};
+/// use campanile_gpu::{
+///     Cache, Compile, DeviceCommunicator, Emulation, Gpu, Grid, Memory, Plan, Residency, Settings, Source,
+/// };
+///
+/// /// A kernel's argument, as it stands in its source.
+/// #[repr(C)]
+/// #[derive(Clone, Copy)]
+/// struct Pass { comm: CommunicatorView, region: RegionView, source: u64 }
+///
+/// // Every rank puts 16 bytes into its neighbour's window, and waits for those of the other neighbour.
+/// let source = Source::new("pass.cpp", r#"
+///     #include "campanile.h"
+///     using namespace campanile;
+///     struct Pass { CommunicatorView comm; RegionView region; const u32* source; };
+///     CAMPANILE_KERNEL(pass, 64, Pass, a) {
+///       const CommunicatorView& c = a.comm;
+///       const u32 next = (c.rank + 1) % c.ranks, last = (c.rank + c.ranks - 1) % c.ranks;
+///       put_signal(c, Block(), next, offset_of(a.region, 0), a.source, 16, 0, 1);
+///       wait(c, Block(), last, 0, 1, 0);
+///     }
+/// "#);
+///
+/// let gpu = Gpu::emulator(Emulation::default(), &Settings::default())?;
+/// # if !campanile_gpu::has_compiler(&gpu) { return Ok(()); }
+/// let devices = [gpu.device(0)?, gpu.device(1)?];
+/// let mut arena = Arena::new();
+/// let region = arena.carve("mailbox", "u32[4]", 16, 1)?;
+/// let ranks = DeviceCommunicator::in_process(&devices, &arena, 1, Duration::from_secs(10))?;
+/// let mut parts = Vec::new();
+/// for comm in &ranks {
+///     let device = comm.device();
+///     let module = device.compile(&source, &Compile::default(), &Cache::none())?;
+///     let grid = Grid { blocks: 1, threads: 64, shared_bytes: 0 };
+///     let plan = Plan::<Pass>::new(&module, "pass", grid, Residency::Any)?;
+///     let (stream, memory) = (device.stream()?, device.allocate_host(16)?);
+///     // SAFETY: pinned memory that nobody uses yet.
+///     unsafe { memory.as_ptr().write(7 + comm.rank() as u8) };
+///     let argument = Pass { comm: comm.view(), region: RegionView::from(&region), source: memory.address() };
+///     // SAFETY: windows and memory live until the stream is done, below.
+///     unsafe { plan.launch(&stream, &argument)? };
+///     parts.push((stream, memory));
+/// }
+/// for (comm, (stream, _)) in ranks.iter().zip(&parts) {
+///     stream.synchronize(Duration::from_secs(20))?;
+///     assert_eq!(comm.failure(), None);
+///     let mut byte = [0];
+///     stream.download(&comm.part(&region)?, 0, &mut byte)?;
+///     assert_eq!(byte[0], 7 + 1 - comm.rank() as u8);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DeviceCommunicator {
+    device: Device,
+    rank: usize,
+    windows: Vec<Address>,
+    window_bytes: usize,
+    signals: ArenaRegion,
+    deadline: Duration,
+    /// The table of windows, and the word that says that this rank has failed.
+    state: DeviceMemory,
+    host: HostMemory,
+    /// What keeps the windows mapped.
+    _keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl DeviceCommunicator {
+    /// As many ranks as there are devices, which are threads of this process; a device may be several ranks'. Windows hold
+    /// the arena and, behind it, `signals` words; both are zeroed. Index of the result is the rank.
+    ///
+    /// # Errors
+    /// [`DeviceCommunicatorError`]: a device without peer access, too little memory, an arena with a region "signals".
+    pub fn in_process(
+        devices: &[Device],
+        arena: &Arena,
+        signals: usize,
+        deadline: Duration,
+    ) -> Result<Vec<Self>, DeviceCommunicatorError> {
+        let mut arena = arena.clone();
+        let signals = arena.carve("signals", "word", 8, signals)?;
+        let mut windows = Vec::with_capacity(devices.len());
+        for device in devices {
+            // Words must not be cached in an L2 that a peer's store does not reach.
+            let window = device.allocate_virtual(arena.bytes(), Coherence::Uncached)?;
+            for peer in devices.iter().filter(|peer| peer.ordinal() != device.ordinal()) {
+                window.allow_access(peer)?;
+            }
+            let stream = device.stream()?;
+            // SAFETY: the window outlives the wait.
+            unsafe { stream.fill(&window, 0)? };
+            stream.synchronize(PATIENCE)?;
+            windows.push(window);
+        }
+        let addresses: Vec<Address> = windows.iter().map(Memory::address).collect();
+        let keep: Arc<dyn Any + Send + Sync> = Arc::new(windows);
+        let rank = |(rank, device): (usize, &Device)| {
+            // SAFETY: allocated above for all devices, zeroed, and kept by `keep`.
+            unsafe {
+                Self::over(device, rank, addresses.clone(), arena.bytes(), signals.clone(), deadline, Arc::clone(&keep))
+            }
+        };
+        devices.iter().enumerate().map(rank).collect()
+    }
+
+    /// One rank, over windows that are there: those of a transport. `signals` is the region of the windows' arena that
+    /// holds the signal words; they are all equal on all ranks before any kernel runs, zero usually.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    ///
+    /// # Safety
+    /// Each of `windows` is mapped for `device`, for `window_bytes` bytes, as long as `keep` lives.
+    pub unsafe fn over(
+        device: &Device,
+        rank: usize,
+        windows: Vec<Address>,
+        window_bytes: usize,
+        signals: ArenaRegion,
+        deadline: Duration,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Self, DeviceCommunicatorError> {
+        let mut bytes: Vec<u8> = windows.iter().flat_map(|window| window.to_ne_bytes()).collect();
+        bytes.extend([0; 8]);
+        let state = device.allocate(bytes.len(), Coherence::Coarse)?;
+        device.stream()?.upload(&state, 0, &bytes)?;
+        let host = device.allocate_host(RECORD_BYTES + 8)?;
+        let device = device.clone();
+        Ok(Self { device, rank, windows, window_bytes, signals, deadline, state, host, _keep: keep })
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Ranks.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Number of signal words in each window.
+    #[must_use]
+    pub fn signals(&self) -> usize {
+        self.signals.count
+    }
+
+    /// First byte of a rank's window, as mapped for this device.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    #[must_use]
+    pub fn window(&self, rank: usize) -> Address {
+        self.windows[rank]
+    }
+
+    /// A region of this rank's own window, for copies of a stream.
+    ///
+    /// # Errors
+    /// [`DeviceCommunicatorError::Outside`] for one that is not inside the window.
+    pub fn part(&self, region: &ArenaRegion) -> Result<WindowPart<'_>, DeviceCommunicatorError> {
+        let end = region.offset.checked_add(region.bytes());
+        if end.is_none_or(|end| end > self.window_bytes) {
+            let (name, window_bytes) = (region.name.clone(), self.window_bytes);
+            return Err(DeviceCommunicatorError::Outside { name, window_bytes });
+        }
+        let address = self.windows[self.rank] + region.offset as Address;
+        Ok(WindowPart { address, bytes: region.bytes(), _comm: self })
+    }
+
+    /// This rank's signal words, for copies of a stream: to set them before the first kernel runs, and to look at them.
+    #[must_use]
+    pub fn signal_words(&self) -> WindowPart<'_> {
+        let address = self.windows[self.rank] + self.signals.offset as Address;
+        WindowPart { address, bytes: self.signals.bytes(), _comm: self }
+    }
+
+    /// What its kernels are given.
+    #[must_use]
+    pub fn view(&self) -> CommunicatorView {
+        let mut near = [0; NEAR_RANKS];
+        for (near, window) in near.iter_mut().zip(&self.windows) {
+            *near = *window;
+        }
+        CommunicatorView {
+            near,
+            windows: self.state.address(),
+            queues: 0,
+            signals: self.signals.offset as u64,
+            abort: self.host.address() + RECORD_BYTES as Address,
+            failed: self.state.address() + 8 * self.windows.len() as Address,
+            record: self.host.address(),
+            deadline: u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX),
+            rank: self.rank as u32,
+            ranks: self.windows.len() as u32,
+        }
+    }
+
+    /// Frees running kernels of this rank: what waits gives up.
+    pub fn abort(&self) {
+        // SAFETY: inside the memory, aligned, alive as long as `self`; all accesses to it are atomic.
+        let word = unsafe { &*self.host.as_ptr().add(RECORD_BYTES).cast::<AtomicU32>() };
+        word.store(1, Ordering::Release);
+    }
+
+    /// The first failure of this rank's kernels, if there was one.
+    #[must_use]
+    pub fn failure(&self) -> Option<DeviceFailure> {
+        let word = |index: usize| {
+            // SAFETY: a field of the record, aligned, alive as long as `self`; kernels write it by atomic stores.
+            unsafe { &*self.host.as_ptr().add(index * 4).cast::<AtomicU32>() }
+        };
+        let long = |index: usize| {
+            // SAFETY: as above.
+            unsafe { &*self.host.as_ptr().add(index * 8).cast::<AtomicU64>() }.load(Ordering::Relaxed)
+        };
+        let kind = match word(0).load(Ordering::Acquire) {
+            0 => return None,
+            1 => FailureKind::Timeout,
+            _ => FailureKind::Aborted,
+        };
+        let [operation, peer, slot] = [1, 2, 3].map(|index| word(index).load(Ordering::Relaxed));
+        Some(DeviceFailure { rank: self.rank, kind, operation, peer, slot, expected: long(2), seen: long(3) })
+    }
+}
+
+impl fmt::Debug for DeviceCommunicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceCommunicator(rank {} of {}, {:?})", self.rank, self.windows.len(), self.device)
+    }
+}
+
+/// A part of this rank's window.
+#[derive(Debug)]
+pub struct WindowPart<'a> {
+    address: Address,
+    bytes: usize,
+    _comm: &'a DeviceCommunicator,
+}
+
+// SAFETY: inside the window, which is mapped as long as the communicator lives.
+unsafe impl Memory for WindowPart<'_> {
+    fn address(&self) -> Address {
+        self.address
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// How a wait on the device ended that did not see what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FailureKind {
+    /// The deadline came first.
+    Timeout,
+    /// The host aborted.
+    Aborted,
+}
+
+/// The first failure of a rank's kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceFailure {
+    /// The rank that waited.
+    pub rank: usize,
+    /// How the wait ended.
+    pub kind: FailureKind,
+    /// The kernel's number for what it did.
+    pub operation: u32,
+    /// The rank that it waited for.
+    pub peer: u32,
+    /// The signal word.
+    pub slot: u32,
+    /// What the word had to reach.
+    pub expected: u64,
+    /// What it was.
+    pub seen: u64,
+}
+
+impl fmt::Display for DeviceFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rank, operation, peer, slot, expected, seen, .. } = self;
+        let ended = match self.kind {
+            FailureKind::Timeout => "the deadline came first",
+            FailureKind::Aborted => "it was aborted",
+        };
+        write!(
+            f,
+            "rank {rank}, operation {operation}: waited for word {slot} of rank {peer} to reach {expected}, saw {seen}: \
+             {ended}"
+        )
+    }
+}
+
+/// Why a device communicator cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceCommunicatorError {
+    /// The window cannot be laid out.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// A region of another arena.
+    #[error(
+        "region {name} is not inside the window of {window_bytes} bytes; give one of the arena that it was made with"
+    )]
+    Outside {
+        /// The region.
+        name: String,
+        /// Bytes of the window.
+        window_bytes: usize,
+    },
+    /// A call failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
