@@ -1,78 +1,66 @@
-//! The limit of the links between devices: what a kernel that only copies reaches, all ranks at once.
-//!
-//! Every rank stores a large run to the next rank's window, then loads one from there, on all multiprocessors. No
-//! routing, no words, no rows. Ranks that share a device measure its memory.
+//! The limit of the links between the devices of a job: what kernels reach that only store to all peers, or only load from
+//! them, all ranks at once. As `campanile bench link` measures it, here by the ranks of the job themselves, which may be
+//! processes.
 
 use std::sync::Arc;
 
 use anyhow::Context;
-use campanile::gpu::{Backend, Cache, Compile, Device, Grid, Plan, Residency, Source};
-use campanile::{Barrier, Communicator, MemoryKind, Window};
+use campanile::gpu::link::{Arm, LinkLayout, LinkOptions, LinkRank, Pattern};
+use campanile::gpu::{Backend, Cache, Device, DeviceCommunicator};
+use campanile::{Barrier, Communicator, MemoryKind};
 
 use crate::bench::percentile;
 
-/// Bytes of a run on a GPU: some hundred microseconds of a link.
+/// Bytes that a rank moves on a GPU: some hundred microseconds of its links.
 const BYTES: usize = 128 << 20;
-/// Bytes of a run on an emulated one.
-const EMULATED_BYTES: usize = 64 << 10;
+/// Bytes on an emulated one.
+const EMULATED_BYTES: usize = 128 << 10;
 /// Runs of which the median is the limit.
 const RUNS: usize = 12;
 
-/// The argument of `smoke_copy`.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Copy16 {
-    source: u64,
-    target: u64,
-    count: u64,
-}
-
-/// A copy between the devices of all ranks.
+/// Transfers between the devices of all ranks.
 pub struct DeviceLimit {
-    comm: Arc<Communicator>,
-    device: Device,
-    plan: Plan<Copy16>,
-    /// Twice the bytes: what is copied, and where that of another rank goes.
-    window: Window,
-    bytes: usize,
+    /// `None` for a rank that is alone: it has no link.
+    link: Option<LinkRank>,
+    layout: LinkLayout,
 }
 
 impl DeviceLimit {
     /// Makes it. Collective.
     pub fn new(comm: &Arc<Communicator>, device: &Device, cache: &Cache) -> anyhow::Result<Self> {
         let emulated = device.gpu().backend() == Backend::Emulator;
-        let bytes = if emulated { EMULATED_BYTES } else { BYTES };
-        let window = comm.window(2 * bytes, MemoryKind::Device(device.ordinal()))?;
-        let module = device.compile(&Source::smoke(), &Compile::default(), cache)?;
-        let grid =
-            Grid { blocks: 2 * device.multiprocessors(), threads: if emulated { 64 } else { 1024 }, shared_bytes: 0 };
-        let plan = Plan::new(&module, "smoke_copy", grid, Residency::Any)?;
-        Ok(Self { comm: Arc::clone(comm), device: device.clone(), plan, window, bytes })
+        let options = LinkOptions { bytes: if emulated { EMULATED_BYTES } else { BYTES }, ..LinkOptions::default() };
+        let layout = LinkLayout::new(comm.ranks(), &options)?;
+        if comm.ranks() == 1 {
+            return Ok(Self { link: None, layout });
+        }
+        let mut arena = layout.arena.clone();
+        let signals = arena.carve("signals", "word", 8, 1)?;
+        let window = comm.window(arena.bytes(), MemoryKind::Device(device.ordinal()))?;
+        let windows = (0..comm.ranks()).map(|rank| window.device_address(rank)).collect::<Option<Vec<_>>>();
+        let windows = windows.context("a window that the device does not reach")?;
+        // SAFETY: the window of this communicator is mapped for the rank's device, for all of the arena, while it lives.
+        let of_device = unsafe {
+            let (bytes, deadline) = (arena.bytes(), comm.timeout());
+            DeviceCommunicator::over(device, comm.rank(), windows, bytes, signals, deadline, Arc::new(window))
+        };
+        Ok(Self { link: Some(LinkRank::new(of_device?, &layout, &options, cache)?), layout })
     }
 
-    /// GB/s of this rank's stores to another rank and of its loads from one, while all ranks do the same. Collective.
+    /// GB/s of this rank's stores to all others and of its loads from them, while all ranks do the same; 0 for a rank that is
+    /// alone. Collective.
     pub fn measure(&self, barrier: &mut Barrier) -> anyhow::Result<[f64; 2]> {
-        let next = (self.comm.rank() + 1) % self.comm.ranks();
-        let address = |rank| self.window.device_address(rank).context("a window that the device does not reach");
-        let (own, peer) = (address(self.comm.rank())?, address(next)?);
-        let (stream, events) = (self.device.stream()?, [self.device.event()?, self.device.event()?]);
-        let count = self.bytes as u64 / 16;
         let mut rates = [0.0; 2];
-        let pairs = [(own, peer + self.bytes as u64), (peer, own + self.bytes as u64)];
-        for (rate, (source, target)) in rates.iter_mut().zip(pairs) {
+        let Some(link) = &self.link else { return Ok(rates) };
+        for (rate, arm) in rates.iter_mut().zip([Arm::PeerStores, Arm::PeerLoads]) {
             let mut times = Vec::new();
             for _ in 0..RUNS {
                 barrier.wait()?;
-                events[0].record(&stream)?;
-                // SAFETY: both halves are mapped for this device as long as the window lives; the stream is waited for.
-                unsafe { self.plan.launch(&stream, &Copy16 { source, target, count })? };
-                events[1].record(&stream)?;
-                events[1].synchronize(self.comm.timeout())?;
-                times.push(events[1].since(&events[0])?.as_secs_f64() * 1e9);
+                times.extend(link.run(arm, Pattern::AllToAll)?.map(|took| took.as_secs_f64() * 1e9));
             }
-            *rate = self.bytes as f64 / percentile(times, 0.5);
+            *rate = self.layout.bytes(arm, Pattern::AllToAll) as f64 / percentile(times, 0.5);
         }
-        // Nobody's window goes away while another rank still copies.
+        // Nobody's window goes away while another rank still moves bytes.
         barrier.wait()?;
         Ok(rates)
     }

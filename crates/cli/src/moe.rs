@@ -392,7 +392,7 @@ fn report(
                 (0..COPIES).map(|copy| Phase::new(row as u64, &of_all(copy), None).us).fold(f64::INFINITY, f64::min);
             (wire * row as u64) as f64 / us / 1e3
         });
-        Phase::new(row as u64, &spans, limit.or(link).filter(|limit| limit.is_finite()))
+        Phase::new(row as u64, &spans, limit.or(link).filter(|limit| limit.is_finite() && *limit > 0.0))
     };
     let [dispatch_row, combine_row] = row_bytes(problem);
     let input = match &args.input {

@@ -335,7 +335,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         let copied = (!copies[0].is_empty() && wire_bytes > 0).then(|| rate(Summary::of_ranks(&copies).median_us));
         let pulled = usize::from(which == 1 && measured[0].combine_by == MoeCombine::Pull.to_string());
         let link = of_devices.as_ref().map(|ranks| ranks.iter().map(|rank| rank.link[pulled]).sum());
-        let limit_gbps = copied.or(link);
+        let limit_gbps = copied.or(link.filter(|&link: &f64| link > 0.0));
         let kernel_us = of_devices.as_ref().map(|ranks| device::slowest(ranks, |rank| &rank.kernel_us[which]));
         let wire_gbps = rate(kernel_us.unwrap_or(summary.median_us));
         Phase {
