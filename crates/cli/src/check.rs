@@ -16,6 +16,7 @@ use campanile::{Plugins, TransportPlugin};
 use campanile_testkit::conformance::{Case, RanksAre, Suite, cases, run};
 use serde::{Deserialize, Serialize};
 
+use crate::device;
 use crate::exit::Error;
 use crate::job::Job;
 use crate::progress;
@@ -29,6 +30,9 @@ pub struct Args {
     /// CAMPANILE_TRANSPORT says first, else shm]
     #[arg(long)]
     transport: Option<String>,
+    /// On which devices: gpu and emulator examine transport p2p on them, host whatever transport there is
+    #[arg(long, value_enum, default_value_t)]
+    device: device::Kind,
     /// Number of ranks; some cases need 3
     #[arg(long, short = 'n', default_value_t = 3)]
     ranks: usize,
@@ -137,6 +141,10 @@ pub fn main(args: &Args) -> Result<(), Error> {
         let preference =
             preference.ok_or_else(|| Error::input(anyhow!("--transport {transport:?} is not one name")))?;
         config = config.with_transport(preference).map_err(Error::input)?;
+    }
+    let config = args.device.configure(config)?;
+    if args.device != device::Kind::Host {
+        args.device.open(&config)?;
     }
     let plugin = plugin(&config).map_err(Error::input)?;
     config.launched().map_err(Error::input)?;

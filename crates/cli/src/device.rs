@@ -46,24 +46,35 @@ impl Kind {
         let transport = config.transport();
         if !transport.is_auto() && !transport.names().iter().any(|name| name == TRANSPORT) {
             return Err(Error::input(anyhow!(
-                "--device {} needs transport {TRANSPORT}, but CAMPANILE_TRANSPORT={transport} does not allow it",
+                "--device {} needs transport {TRANSPORT}, but transport {transport} was asked for",
                 self.name()
             )));
-        }
-        if config.path() == Path::Queue {
-            return Err(self.lacks("path queue", "kernels load and store: use path auto or load-store"));
         }
         let transport = Preference::of([TRANSPORT]).context("the name of a transport")?;
         let config = config.with_gpu(gpu).and_then(|config| config.with_transport(transport));
         config.map_err(Error::input)
     }
 
-    /// Refuses a schedule of MoE that the host has, and a device not yet.
-    pub fn check_mode(self, mode: MoeMode) -> Result<(), Error> {
-        if self == Self::Host || mode == MoeMode::Auto {
+    /// Refuses what MoE has on the host, and on a device not yet.
+    pub fn check_moe(self, mode: MoeMode, path: Path) -> Result<(), Error> {
+        if self == Self::Host {
             return Ok(());
         }
-        Err(self.lacks(&format!("mode {mode}"), "its kernels have one schedule: use mode auto"))
+        if mode != MoeMode::Auto {
+            return Err(self.lacks(&format!("mode {mode}"), "its kernels have one schedule: use mode auto"));
+        }
+        if path == Path::Queue {
+            return Err(self.lacks("path queue", "its kernels load and store: use path auto or load-store"));
+        }
+        Ok(())
+    }
+
+    /// The library of its devices, of which there is one at least.
+    pub fn open(self, config: &Config) -> Result<Gpu, Error> {
+        Gpu::choose(config.gpu(), &Settings::from(config)).map_err(|error| match self {
+            Self::Gpu => Error::input(anyhow!("{error}; --device emulator does without a GPU")),
+            _ => Error::input(error),
+        })
     }
 
     /// The error that says what a device cannot do yet.
@@ -86,15 +97,11 @@ impl Devices {
         if kind == Kind::Host {
             return Ok(None);
         }
-        let settings = Settings::from(config);
-        let gpu = Gpu::choose(config.gpu(), &settings).map_err(|error| match kind {
-            Kind::Gpu => Error::input(anyhow!("{error}; --device emulator runs the same kernels on the CPU")),
-            _ => Error::input(error),
-        })?;
+        let gpu = kind.open(config)?;
         // What cannot be compiled fails here, once, and not on every rank.
         gpu.calls().compiler().map_err(Error::input)?;
         let count = gpu.calls().device_count().map_err(Error::input)? as usize;
-        Ok(Some(Self { gpu, count, cache: Cache::new(&settings) }))
+        Ok(Some(Self { gpu, count, cache: Cache::new(&Settings::from(config)) }))
     }
 
     /// Says so, on standard error, if several ranks have one device: what they measure is not what each would have alone.

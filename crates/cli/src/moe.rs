@@ -268,7 +268,6 @@ pub fn main(args: &Args) -> Result<(), Error> {
         keep_received: args.dump_recv,
         device: args.device,
     };
-    args.device.check_mode(args.mode.unwrap_or(config.moe_mode()))?;
     Ranks::check(exchange.ranks)?;
     // The ranks read a copy that nobody else can change, so that all of them and the model see the same.
     let snapshot = args.input.as_deref().map(Snapshot::of).transpose().map_err(Error::Input)?;
@@ -288,6 +287,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
     }
     exchange.ranks = problem.ranks.len();
     let ranks = Ranks::on(args.device, exchange.ranks, options, Some(combine))?;
+    args.device.check_moe(args.mode.unwrap_or(config.moe_mode()), ranks.config().path())?;
     let devices = Devices::open(args.device, ranks.config())?;
     if let Some(devices) = &devices {
         devices.warn_if_shared(exchange.ranks);
