@@ -18,7 +18,7 @@ mod library;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The examples and the number of processes that each runs in.
-const EXAMPLES: [(&str, usize); 8] = [
+const EXAMPLES: [(&str, usize); 9] = [
     ("01_barrier", 1),
     ("02_window_put_signal", 1),
     ("03_new_collective", 1),
@@ -27,6 +27,7 @@ const EXAMPLES: [(&str, usize); 8] = [
     ("06_moe_overlap", 1),
     ("07_launched", 3),
     ("08_failure", 1),
+    ("09_moe_device", 1),
 ];
 
 /// Runs the example, and returns what each of its ranks wrote.
@@ -124,4 +125,19 @@ fn failure() {
     for what in ["rank 2 aborted", "rank 2 left", "rank 2 died", "rank 2 did not go on within the deadline"] {
         assert!(said.contains(what), "{what} is missing in {said}");
     }
+}
+
+#[test]
+fn moe_device() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels");
+    let cache = ("CAMPANILE_KERNEL_CACHE", path(&folder));
+    let said = run_with("09_moe_device", &[cache]).concat();
+    if said.starts_with("skipped: ") {
+        println!("not run: no C++ compiler for the emulator's kernels");
+        return;
+    }
+    assert!(said.starts_with("rows that came to each rank: ["), "{said}");
+    assert!(said.ends_with("every result is the weighted sum of what the token's experts made of it\n"), "{said}");
+    let said = run_with("09_moe_device", &[cache, ("CAMPANILE_GPU", "emulator"), ("CAMPANILE_CXX", "/nowhere/c++")]);
+    assert_eq!(said, ["skipped: the emulator has no compiler for kernels on this machine\n"]);
 }

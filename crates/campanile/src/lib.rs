@@ -6,7 +6,8 @@
 //! (`campanile run -n 4 -- ./my-program`), [`threads`] runs a closure on ranks that are threads of this process. On a
 //! communicator there are
 //!
-//! * [`Moe`]: expert-parallel dispatch and combine ([`moe`]);
+//! * [`Moe`]: expert-parallel dispatch and combine ([`moe`]), and [`GpuMoe`], the same by kernels on GPUs ([`moe::gpu`],
+//!   [`gpu`]);
 //! * [`Barrier`], [`Broadcast`] and [`AllGather`] ([`collectives`]);
 //! * [`Window`]s of symmetric memory and the [`Queue`]s and signals below them ([`core`]), for collectives of one's own.
 //!
@@ -44,6 +45,7 @@ pub use campanile_core::{
     GpuChoice, LocalAddress, MemoryKind, MoeCombine, MoeMode, Op, Path, Queue, QueueOptions, QueueTarget, Rank,
     RemoteAddress, SignalAction, SignalUpdate, Strength, Team, Ticket, Transport, TransportPlugin, Wait, Window,
 };
+pub use campanile_moe::gpu::{GpuMoe, GpuMoeError, GpuMoeOptions};
 pub use campanile_moe::protocol::Set;
 pub use campanile_moe::{
     DType, ExpertLayout, Handle, Moe, MoeConfig, MoeError, OpenRound, Outputs, Plan, PlanPaths, Problem, ReceivedRows,
