@@ -99,8 +99,8 @@ pub(super) const GROUP: Group = Group {
     ],
 };
 
-fn word(me: &Member<'_>, at: usize) -> u64 {
-    me.window.word(at).load(Ordering::Acquire)
+fn word(me: &Member<'_>, at: usize) -> Proof<u64> {
+    me.window.load(at)
 }
 
 fn producers_and_flushers(stage: &Stage) -> Proof {
@@ -140,7 +140,7 @@ fn producers_and_flushers(stage: &Stage) -> Proof {
             stage.pause();
             let ticket = own.flush();
             me.finish(&*own, ticket)?;
-            let seen = word(&me, WORDS);
+            let seen = word(&me, WORDS)?;
             require(seen >= before, &format!("the {before} operations that had been posted before a flush"), || {
                 format!("{seen} delivered when its ticket was complete")
             })?;
@@ -155,9 +155,9 @@ fn producers_and_flushers(stage: &Stage) -> Proof {
     })?;
     let ticket = own.flush();
     me.finish(&*own, ticket)?;
-    same("operations of all producers to this rank", word(&me, WORDS), (PRODUCERS * EACH * 3 / 2) as u64)?;
+    same("operations of all producers to this rank", word(&me, WORDS)?, (PRODUCERS * EACH * 3 / 2) as u64)?;
     stage.meet()?;
-    same("operations of the other rank's producers", word(&me, WORDS + 64), (PRODUCERS * EACH) as u64)?;
+    same("operations of the other rank's producers", word(&me, WORDS + 64)?, (PRODUCERS * EACH) as u64)?;
     me.end()
 }
 
@@ -191,7 +191,7 @@ fn more_operations_than_slots(stage: &Stage) -> Proof {
     let ticket = queue.flush();
     me.finish(&*queue, ticket)?;
     stage.meet()?;
-    same("operations that were delivered", word(&me, WORDS), accepted)?;
+    same("operations that were delivered", word(&me, WORDS)?, accepted)?;
     me.end()
 }
 
@@ -221,7 +221,7 @@ fn a_list_that_never_fits(stage: &Stage) -> Proof {
         }
     }
     stage.meet()?;
-    same("operations that were delivered", word(&me, WORDS), expected)?;
+    same("operations that were delivered", word(&me, WORDS)?, expected)?;
     me.end()
 }
 
@@ -244,7 +244,7 @@ fn a_refused_list(stage: &Stage) -> Proof {
     }
     me.execute(&*queue, &[good])?;
     stage.meet()?;
-    same("the word after four refused lists and one good one", word(&me, WORDS), 1)?;
+    same("the word after four refused lists and one good one", word(&me, WORDS)?, 1)?;
     me.end()
 }
 
@@ -256,7 +256,7 @@ fn an_empty_list(stage: &Stage) -> Proof {
     let ticket = queue.post(&[]).expected("an empty list to be accepted")?;
     me.finish(&*queue, ticket)?;
     stage.meet()?;
-    same("the word after the operation before it", word(&me, WORDS), 1)?;
+    same("the word after the operation before it", word(&me, WORDS)?, 1)?;
     me.end()
 }
 
@@ -265,7 +265,7 @@ fn unrung(me: &Member<'_>) -> Proof<std::sync::Arc<dyn Queue>> {
     let queue = me.queue(me.rank(), 8)?;
     queue.post(&[Op::Signal(me.add(me.rank(), WORDS, 1))]).expected("a post")?;
     settle(me, &*queue)?;
-    if word(me, WORDS) == 0 {
+    if word(me, WORDS)? == 0 {
         return Ok(queue);
     }
     Err(Stop::Skipped { reason: "the transport rings at every post".to_owned() })
@@ -285,13 +285,13 @@ fn a_flush_rings_nothing(stage: &Stage) -> Proof {
     let queue = unrung(&me)?;
     let tickets: Vec<_> = (0..10).map(|_| queue.flush()).collect();
     settle(&me, &*queue)?;
-    same("the word after a flush without a ring", word(&me, WORDS), 0)?;
+    same("the word after a flush without a ring", word(&me, WORDS)?, 0)?;
     for ticket in &tickets {
         let done = queue.test(*ticket, Completion::Local).expected("a test")?;
         require(!done, "a ticket of what was not rung to be incomplete", || "it is complete".to_owned())?;
     }
     me.finish(&*queue, tickets[9])?;
-    same("the word once the ticket was waited for", word(&me, WORDS), 1)?;
+    same("the word once the ticket was waited for", word(&me, WORDS)?, 1)?;
     me.end()
 }
 
@@ -314,7 +314,7 @@ fn large_puts_both_ways(stage: &Stage) -> Proof {
     let peer = stage.next();
     let piece = me.at_most(LARGE / 4, peer, OpKind::Put)?;
     let queue = me.queue(peer, LARGE.div_ceil(piece).next_power_of_two())?;
-    me.window.write(0, &pattern(stage.rank() as u64, LARGE));
+    me.window.write(0, &pattern(stage.rank() as u64, LARGE))?;
     let put = |at: usize| me.put(at, peer, LARGE + at, piece.min(LARGE - at));
     for at in (0..LARGE).step_by(piece) {
         queue.post(&[put(at)]).expected("an operation that fits to be taken")?;
@@ -326,7 +326,7 @@ fn large_puts_both_ways(stage: &Stage) -> Proof {
     me.finish(&*queue, ticket)?;
     stage.meet()?;
     let expected = pattern(stage.previous() as u64, LARGE);
-    same_bytes("what came while this rank sent", &me.window.read(LARGE, LARGE), &expected)?;
+    same_bytes("what came while this rank sent", &me.window.read(LARGE, LARGE)?, &expected)?;
     me.end()
 }
 
@@ -336,7 +336,7 @@ fn a_drain(stage: &Stage) -> Proof {
     let leaver = stage.ranks() - 1;
     if stage.rank() == leaver {
         let bytes = me.at_most(5000, 0, OpKind::PutSignal)?;
-        me.window.write(0, &pattern(1, bytes));
+        me.window.write(0, &pattern(1, bytes))?;
         let queues = (0..leaver).map(|peer| me.queue(peer, 16)).collect::<Proof<Vec<_>>>()?;
         for (peer, queue) in queues.iter().enumerate() {
             for value in 1..=POSTS {
@@ -355,7 +355,7 @@ fn a_drain(stage: &Stage) -> Proof {
         stage.meet()?;
         for value in 1..=POSTS {
             me.arrived(leaver, WORDS, value)?;
-            let seen = me.window.read(8192 * value as usize, bytes);
+            let seen = me.window.read(8192 * value as usize, bytes)?;
             same_bytes(&format!("post {value} of the rank that has shut down"), &seen, &pattern(1, bytes))?;
         }
     }
@@ -379,10 +379,10 @@ fn queues_wrap(stage: &Stage) -> Proof {
         let ticket = queue.post(&ops).expected("a list that fits into an empty queue")?;
         let early = queue.test(ticket, Completion::Local).expected("a test")?;
         if early {
-            same("the word when the ticket is complete", word(&me, WORDS), value)?;
+            same("the word when the ticket is complete", word(&me, WORDS)?, value)?;
         }
         me.finish(&*queue, ticket)?;
-        same("the word after the wait for the ticket", word(&me, WORDS), value)?;
+        same("the word after the wait for the ticket", word(&me, WORDS)?, value)?;
         if value >= LAST {
             break;
         }
@@ -406,7 +406,7 @@ fn depths_are_checked(stage: &Stage) -> Proof {
         }
     }
     stage.meet()?;
-    same("operations that were delivered", word(&me, WORDS), 9)?;
+    same("operations that were delivered", word(&me, WORDS)?, 9)?;
     me.end()
 }
 
@@ -418,7 +418,7 @@ fn many_queues(stage: &Stage) -> Proof {
     let queues = (0..QUEUES).map(|_| me.queue(peer, 4)).collect::<Proof<Vec<_>>>()?;
     let number = |rank: usize, queue: usize| (rank << 16 | queue) as u64;
     for queue in 0..QUEUES {
-        me.window.write(queue * BYTES, &pattern(number(stage.rank(), queue), BYTES));
+        me.window.write(queue * BYTES, &pattern(number(stage.rank(), queue), BYTES))?;
     }
     let post = |(at, queue): (usize, &std::sync::Arc<dyn Queue>)| {
         me.post(&**queue, &[me.put(at * BYTES, peer, (QUEUES + at) * BYTES, BYTES)])
@@ -432,7 +432,7 @@ fn many_queues(stage: &Stage) -> Proof {
         let expected = pattern(number(stage.previous(), queue), BYTES);
         same_bytes(
             &format!("the bytes of queue {queue}"),
-            &me.window.read((QUEUES + queue) * BYTES, BYTES),
+            &me.window.read((QUEUES + queue) * BYTES, BYTES)?,
             &expected,
         )?;
     }
@@ -453,6 +453,6 @@ fn engines(stage: &Stage) -> Proof {
         me.execute(&*queue, &[Op::Signal(me.add(peer, WORDS, 1))])?;
     }
     stage.meet()?;
-    same("signals of every rank's engine", word(&me, WORDS), stage.ranks() as u64)?;
+    same("signals of every rank's engine", word(&me, WORDS)?, stage.ranks() as u64)?;
     me.end()
 }
