@@ -39,7 +39,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "a_part_of_the_ranks_connects",
             "all ranks but one connect and signal; the one that was left out is unknown to them",
-            &[Need::Ranks(3), Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Ranks(3), Need::Op(OpKind::PutSignal), Need::Signals],
             a_part_connects,
         ),
         Case::new(
@@ -186,17 +186,20 @@ fn a_part_connects(stage: &Stage) -> Proof {
         let target = QueueTarget::Peer(Rank::new(out));
         refused(transport.queue(target, options), "a queue to the rank that was left out to be refused")?;
 
-        let region = transport.allocate(64, stage.memory()).wait(stage.timeout()).expected("memory")?;
+        // A word for each rank.
+        let region = transport.allocate(8 * stage.ranks(), stage.memory()).wait(stage.timeout()).expected("memory")?;
+        let caps = transport.caps(PeerClass::Own, stage.memory(), OpKind::PutSignal);
+        let sets = caps.is_some_and(|caps| caps.signal.set);
         let audience: Vec<_> = members.iter().map(|&peer| Rank::new(peer)).collect();
         let blob = transport.export(&region, &audience).expected("an export")?;
         let blobs = stage.exchange_among(&members, &blob)?;
-        let add = |(&peer, blob): (&usize, &Vec<u8>)| -> Proof {
+        let signal = |(&peer, blob): (&usize, &Vec<u8>)| -> Proof {
             let remote = transport.import(Rank::new(peer), blob).wait(stage.timeout()).expected("an import")?;
             let target = QueueTarget::Peer(Rank::new(peer));
             let queue = transport.queue(target, options).expected("a queue")?;
             let signal = SignalUpdate {
-                target: RemoteAddress { region: remote.key(), offset: 0 },
-                action: SignalAction::Add,
+                target: RemoteAddress { region: remote.key(), offset: 8 * stage.rank() as u64 },
+                action: if sets { SignalAction::Set } else { SignalAction::Add },
                 value: 1,
                 strength: Strength::Strong,
             };
@@ -204,10 +207,12 @@ fn a_part_connects(stage: &Stage) -> Proof {
             let level = Completion::Remote(Agent::Cpu);
             queue.wait(ticket, level, stage.timeout()).expected("remote completion")
         };
-        members.iter().zip(&blobs).try_for_each(add)?;
+        members.iter().zip(&blobs).try_for_each(signal)?;
         stage.meet_among(&members)?;
-        let seen = Window::alone(stage, &*transport, region)?.load(0)?;
-        same("signals of all that connected", seen, members.len() as u64)?;
+        let window = Window::alone(stage, &*transport, region)?;
+        for &member in &members {
+            same(&format!("signals of rank {member}"), window.load(8 * member)?, 1)?;
+        }
         stage.meet_among(&members)?;
     }
     Ok(())

@@ -74,6 +74,15 @@ impl<'a> Member<'a> {
         SignalUpdate { action: SignalAction::Add, ..self.set(peer, at, value, Strength::Strong) }
     }
 
+    /// A signal that brings a word, which this queue alone changes, from `from` to `by` more: an addition where the
+    /// transport has one, so that what is done twice shows.
+    pub(super) fn raise(&self, peer: usize, at: usize, from: u64, by: u64) -> Proof<SignalUpdate> {
+        Ok(match self.caps(peer, OpKind::PutSignal)?.signal.add {
+            true => self.add(peer, at, by),
+            false => self.set(peer, at, from.wrapping_add(by), Strength::Strong),
+        })
+    }
+
     /// Posts, making room while the queue is busy.
     pub(super) fn post(&self, queue: &dyn Queue, ops: &[Op]) -> Proof<Ticket> {
         let posted = until(self.stage.timeout(), || match queue.post(ops) {

@@ -26,6 +26,8 @@ pub enum Need {
     SignalSet,
     /// Signals that add.
     SignalAdd,
+    /// Signals that set or add.
+    Signals,
     /// Strong signals that cost no drain.
     StrongSignals,
     /// Signal words of 64 bits that arrive together.
@@ -47,6 +49,7 @@ impl fmt::Display for Need {
             Self::OrderedPuts => f.write_str("ordered puts"),
             Self::SignalSet => f.write_str("signals that set"),
             Self::SignalAdd => f.write_str("signals that add"),
+            Self::Signals => f.write_str("signals that set or add"),
             Self::StrongSignals => f.write_str("strong signals without a drain"),
             Self::WholeWords => f.write_str("signal words of 64 bits"),
             Self::FollowsWaits => f.write_str("time-outs that follow chains of waits"),
@@ -90,6 +93,7 @@ impl Ground<'_> {
             Need::OrderedPuts => self.without(need, OpKind::Put, |caps| caps.ordered_puts),
             Need::SignalSet => self.without(need, OpKind::PutSignal, |caps| caps.signal.set),
             Need::SignalAdd => self.without(need, OpKind::PutSignal, |caps| caps.signal.add),
+            Need::Signals => self.without(need, OpKind::PutSignal, |caps| caps.signal.set || caps.signal.add),
             Need::StrongSignals => self.without(need, OpKind::PutSignal, |caps| caps.signal.native_strong),
             Need::WholeWords => self.without(need, OpKind::PutSignal, |caps| caps.signal.bits >= 64),
         }

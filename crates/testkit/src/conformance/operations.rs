@@ -33,7 +33,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "put_signals_of_every_size",
             "a put with a signal moves its bytes and signals exactly once, also with 0 bytes",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             put_signals_of_every_size,
         ),
         Case::new(
@@ -176,7 +176,7 @@ fn put_signals_of_every_size(stage: &Stage) -> Proof {
             me.window.write(half, &vec![0xcc; GUARD + to + bytes + GUARD])?;
             stage.meet()?;
             let strength = if number % 2 == 0 { Strength::Weak } else { Strength::Strong };
-            let mut signal = me.add(peer, 0, 3);
+            let mut signal = me.raise(peer, 0, count, 3)?;
             (signal.target, signal.strength) = (words.remote(peer, word), strength);
             let put = Op::PutSignal {
                 source: me.window.local(source),

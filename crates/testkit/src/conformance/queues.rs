@@ -27,37 +27,37 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "more_operations_than_slots",
             "a full queue is busy, takes nothing of the list, and takes it after progress",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             more_operations_than_slots,
         ),
         Case::new(
             "a_list_that_never_fits_is_too_large",
             "on an empty queue a list is accepted or too large at once, never busy; the queue still works",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_list_that_never_fits,
         ),
         Case::new(
             "a_refused_list_leaves_nothing",
             "a list with one illegal operation is refused as a whole, by its index",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_refused_list,
         ),
         Case::new(
             "an_empty_list_is_legal",
             "an empty list completes with what is before it",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             an_empty_list,
         ),
         Case::new(
             "a_flush_rings_nothing",
             "where posts wait for the doorbell, a flush does not ring it",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_flush_rings_nothing,
         ),
         Case::new(
             "a_flush_waits_for_nothing",
             "a flush returns although what was posted is neither rung nor complete",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_flush_waits_for_nothing,
         ),
         Case::new(
@@ -81,7 +81,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "depths_are_checked",
             "a queue of no slots, and of more than the limit, are refused; one of a single slot works",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             depths_are_checked,
         ),
         Case::new(
@@ -93,7 +93,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "engines_reach_every_peer",
             "an engine's queue takes operations to any peer; an engine that is not there is refused",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             engines,
         ),
     ],
@@ -166,12 +166,13 @@ fn more_operations_than_slots(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let peer = stage.next();
     let queue = me.queue(peer, DEPTH)?;
-    let add = Op::Signal(me.add(peer, WORDS, 1));
+    let list = |accepted: u64| (accepted..accepted + 3).map(|n| Ok(Op::Signal(me.raise(peer, WORDS, n, 1)?)));
     let (mut accepted, mut busy) = (0, 0);
     // Where a post executes there is always room.
     let mut executes = false;
     while accepted < 10 * DEPTH as u64 {
-        match queue.post(&[add, add, add]) {
+        let list = list(accepted).collect::<Proof<Vec<_>>>()?;
+        match queue.post(&list) {
             Ok(ticket) => {
                 accepted += 3;
                 executes |= queue.test(ticket, Completion::Remote(Agent::Cpu)).expected("a test")?;
@@ -179,7 +180,7 @@ fn more_operations_than_slots(stage: &Stage) -> Proof {
             Err(PostError::Busy { needed, free }) => {
                 require(free < needed, "fewer free slots than are needed", || format!("{free} of {needed}"))?;
                 busy += 1;
-                me.post(&*queue, &[add, add, add])?;
+                me.post(&*queue, &list)?;
                 accepted += 3;
             }
             Err(error) => return Err(failed("a legal list to be accepted, or busy", error)),
@@ -198,12 +199,13 @@ fn more_operations_than_slots(stage: &Stage) -> Proof {
 fn a_list_that_never_fits(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let peer = stage.next();
-    let add = Op::Signal(me.add(peer, WORDS, 1));
+    let raise = |from| Ok(Op::Signal(me.raise(peer, WORDS, from, 1)?));
     let mut expected = 0;
     for depth in [1, 4, 64] {
         let queue = me.queue(peer, depth)?;
         for length in [1, depth.div_ceil(2), depth, depth + 1, 2 * depth, 1000 + depth] {
-            match queue.post(&vec![add; length]) {
+            let list = (expected..expected + length as u64).map(raise).collect::<Proof<Vec<_>>>()?;
+            match queue.post(&list) {
                 Ok(ticket) if length <= depth => {
                     me.finish(&*queue, ticket)?;
                     expected += length as u64;
@@ -229,11 +231,11 @@ fn a_refused_list(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let peer = stage.next();
     let queue = me.queue(peer, 16)?;
-    let good = Op::Signal(me.add(peer, WORDS, 1));
+    let good = Op::Signal(me.raise(peer, WORDS, 0, 1)?);
     let bytes = me.window.region.bytes();
     for index in 0..4 {
         let mut ops = vec![good; 4];
-        ops[index] = Op::Signal(me.add(peer, bytes, 1));
+        ops[index] = Op::Signal(me.raise(peer, bytes, 0, 1)?);
         match queue.post(&ops) {
             Err(PostError::Invalid { index: named, reason }) => {
                 same("the index of the illegal operation", named, index)?;
@@ -252,7 +254,7 @@ fn an_empty_list(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let queue = me.queue(stage.next(), 4)?;
     me.execute(&*queue, &[])?;
-    me.post(&*queue, &[Op::Signal(me.add(stage.next(), WORDS, 1))])?;
+    me.post(&*queue, &[Op::Signal(me.raise(stage.next(), WORDS, 0, 1)?)])?;
     let ticket = queue.post(&[]).expected("an empty list to be accepted")?;
     me.finish(&*queue, ticket)?;
     stage.meet()?;
@@ -263,7 +265,7 @@ fn an_empty_list(stage: &Stage) -> Proof {
 /// Posts a signal to this rank itself without ringing; skips if it arrives nevertheless.
 fn unrung(me: &Member<'_>) -> Proof<std::sync::Arc<dyn Queue>> {
     let queue = me.queue(me.rank(), 8)?;
-    queue.post(&[Op::Signal(me.add(me.rank(), WORDS, 1))]).expected("a post")?;
+    queue.post(&[Op::Signal(me.raise(me.rank(), WORDS, 0, 1)?)]).expected("a post")?;
     settle(me, &*queue)?;
     if word(me, WORDS)? == 0 {
         return Ok(queue);
@@ -399,10 +401,10 @@ fn depths_are_checked(stage: &Stage) -> Proof {
             return Err(failed(format!("a queue of {depth} slots to be refused"), "it was made"));
         }
     }
-    for depth in [1, 2, QueueOptions::MAX_DEPTH] {
+    for (made, depth) in [1, 2, QueueOptions::MAX_DEPTH].into_iter().enumerate() {
         let queue = me.queue(stage.next(), depth)?;
-        for _ in 0..3 {
-            me.execute(&*queue, &[Op::Signal(me.add(stage.next(), WORDS, 1))])?;
+        for done in 3 * made..3 * made + 3 {
+            me.execute(&*queue, &[Op::Signal(me.raise(stage.next(), WORDS, done as u64, 1)?)])?;
         }
     }
     stage.meet()?;
@@ -450,9 +452,11 @@ fn engines(stage: &Stage) -> Proof {
         Err(error) => return Err(Stop::Skipped { reason: error.to_string() }),
     };
     for peer in 0..stage.ranks() {
-        me.execute(&*queue, &[Op::Signal(me.add(peer, WORDS, 1))])?;
+        me.execute(&*queue, &[Op::Signal(me.raise(peer, WORDS + 64 * stage.rank(), 0, 1)?)])?;
     }
     stage.meet()?;
-    same("signals of every rank's engine", word(&me, WORDS)?, stage.ranks() as u64)?;
+    for peer in 0..stage.ranks() {
+        same(&format!("signals of the engine of rank {peer}"), word(&me, WORDS + 64 * peer)?, 1)?;
+    }
     me.end()
 }

@@ -37,7 +37,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "a_cancelled_post_does_not_run",
             "what cancel says was stopped does not run, what it says was too late has; earlier posts run",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_cancelled_post,
         ),
         Case::new(
@@ -153,8 +153,9 @@ fn a_cancelled_post(stage: &Stage) -> Proof {
         let queue = me.queue(own, 16)?;
         let at = WORDS + 64 * round;
         let seen = || me.window.load(at);
-        me.post(&*queue, &[Op::Signal(me.add(own, at, 1))])?;
-        let second = me.post(&*queue, &vec![Op::Signal(me.add(own, at, 100)); 1 + round % 3])?;
+        me.post(&*queue, &[Op::Signal(me.raise(own, at, 0, 1)?)])?;
+        let raise = |step: u64| Ok(Op::Signal(me.raise(own, at, 1 + 100 * step, 100)?));
+        let second = me.post(&*queue, &(0..=round as u64 % 3).map(raise).collect::<Proof<Vec<_>>>()?)?;
         if round % 4 == 3 {
             me.finish(&*queue, second)?;
         } else if round % 4 == 2 {
