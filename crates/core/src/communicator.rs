@@ -17,9 +17,9 @@ use crate::selection::{Candidate, Disagreement, Offer, Opened, Peer, Policy, Pre
 use crate::sticky::Sticky;
 use crate::window::Dropped;
 use crate::{
-    Agent, Bootstrap, CommError, Completion, ControlError, Endpoint, Fault, FaultKind, MemoryKind, Node, OpKind,
-    OpenOptions, PeerClass, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport,
-    TransportPlugin, Wait, WaitError, Window,
+    Agent, Bootstrap, CommError, CommOptions, Completion, ControlError, Endpoint, Fault, FaultKind, MemoryKind, Node,
+    OpKind, OpenOptions, Path, PeerClass, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team,
+    Transport, TransportPlugin, Wait, WaitError, Window,
 };
 
 /// No machine has more devices.
