@@ -17,73 +17,13 @@ use crate::selection::{Candidate, Disagreement, Offer, Opened, Peer, Policy, Pre
 use crate::sticky::Sticky;
 use crate::window::Dropped;
 use crate::{
-    Agent, Bootstrap, CommError, Completion, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node,
-    OpKind, OpenOptions, PeerClass, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport,
-    TransportPlugin, Wait, WaitError, Window,
+    Agent, Bootstrap, CommError, CommOptions, Completion, ControlError, Endpoint, Fault, FaultKind, MemoryKind, Node,
+    OpKind, OpenOptions, Path, PeerClass, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team,
+    Transport, TransportPlugin, Wait, WaitError, Window,
 };
 
 /// No machine has more devices.
 const MAX_DEVICES: u32 = 64;
-
-/// By which path windows reach peers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Path {
-    /// Load / store where it reaches, queues elsewhere.
-    #[default]
-    Auto,
-    /// Load / store only; a peer that it does not reach is an error.
-    LoadStore,
-    /// Queues only.
-    Queue,
-}
-
-impl Path {
-    /// The name that is printed and accepted.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::LoadStore => "load-store",
-            Self::Queue => "queue",
-        }
-    }
-}
-
-/// How a communicator is made.
-#[derive(Clone, Debug)]
-pub struct CommOptions {
-    /// Name, different for each communicator of a job, the same on all its ranks.
-    pub name: String,
-    /// Which transports may be used.
-    pub transports: Preference,
-    /// Device of the transport; empty for [the rank's own](crate::Probed::of_rank).
-    pub device: String,
-    /// Upper bound of every wait.
-    pub timeout: Duration,
-    /// Path of its windows.
-    pub path: Path,
-    /// Slots of each queue.
-    pub queue_depth: usize,
-    /// Whether windows are put on huge pages.
-    pub huge_pages: HugePages,
-    /// CPUs that the ranks on this node may use together, counted before they were bound; 0: as many as this process may
-    /// use now.
-    pub cores: usize,
-}
-
-impl Default for CommOptions {
-    fn default() -> Self {
-        Self {
-            name: "world".to_owned(),
-            transports: Preference::AUTO,
-            device: String::new(),
-            timeout: Duration::from_secs(30),
-            path: Path::Auto,
-            queue_depth: QueueOptions::default().depth,
-            huge_pages: HugePages::default(),
-            cores: 0,
-        }
-    }
-}
 
 /// A team and how it communicates.
 pub struct Communicator {

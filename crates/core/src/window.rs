@@ -48,9 +48,10 @@ unsafe impl Sync for Inner {}
 /// others.
 impl Drop for Inner {
     fn drop(&mut self) {
-        let by_queue: Vec<usize> = (0..self.maps.len()).filter(|&position| self.host(position).is_none()).collect();
-        by_queue.iter().for_each(|&position| self.shared.drain(self.team.member(position)));
-        if !by_queue.is_empty() {
+        let by_queue = (0..self.maps.len()).filter(|&position| self.host(position).is_none());
+        by_queue.for_each(|position| self.shared.drain(self.team.member(position)));
+        // Whoever has it mapped keeps the memory by that.
+        if (0..self.maps.len()).any(|position| self.map(position).is_none()) {
             let key = std::mem::take(&mut self.key);
             self.shared.outlive(Dropped { key, team: self.team.clone(), _region: self.region.clone() });
         }
@@ -164,7 +165,8 @@ impl Window {
     }
 
     /// Stores `value` into the word at `offset` of the member at `position`, as a strong signal: whoever sees it sees
-    /// all earlier puts and stores of this caller to that member.
+    /// all earlier puts and stores of this caller to that member. What kernels store to device memory they announce
+    /// themselves.
     ///
     /// # Errors
     /// [`CommError::Failed`] if the communicator has failed (then nothing is published), or the queue's error.

@@ -42,6 +42,13 @@ impl P2pPlugin {
         Self { choice, settings, backends: OnceLock::new() }
     }
 
+    /// One that the `CAMPANILE_*` variables of this process configure: for a library, which is handed no configuration. What
+    /// they must not say is as if nobody had said it; the program that loads the library has refused it before.
+    #[must_use]
+    pub fn from_environment() -> Self {
+        Self::from(&Config::load(std::env::vars_os(), None).unwrap_or_default())
+    }
+
     fn backends(&self) -> &[(Backend, Result<Gpu, String>)] {
         self.backends.get_or_init(|| {
             let open =

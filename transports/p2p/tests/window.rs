@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_bootstrap::{Launch, Output, ThreadBootstrap, configuration, join};
-use campanile_core::{Bootstrap, CommError, CommOptions, Communicator, Condition, GpuChoice, MemoryKind, Window};
+use campanile_bootstrap::{Exit, Launch, Output, ThreadBootstrap, configuration, join};
+use campanile_core::{
+    Bootstrap, CommError, CommOptions, Communicator, Condition, FaultKind, GpuChoice, MemoryKind, Path, Rank, Window,
+};
 use campanile_gpu::{Emulation, Gpu, Settings};
+use campanile_host::process::{Pidfd, Signal};
 use campanile_p2p::P2pPlugin;
 
 const RANKS: usize = 3;
@@ -14,17 +17,25 @@ const BYTES: usize = 100_000;
 const WORDS: usize = 65_536;
 
 fn communicator(bootstrap: Arc<dyn Bootstrap>) -> Communicator {
+    communicator_on(Path::Auto, bootstrap)
+}
+
+fn communicator_on(path: Path, bootstrap: Arc<dyn Bootstrap>) -> Communicator {
     let plugin = P2pPlugin::new(GpuChoice::Emulator, Settings::default());
-    let options = CommOptions { timeout: Duration::from_secs(20), ..CommOptions::default() };
+    let options = CommOptions { timeout: Duration::from_secs(20), path, ..CommOptions::default() };
     Communicator::new(bootstrap, &plugin, options).expect("emulated devices are everywhere")
 }
 
 /// Runs `body` on ranks that are threads.
 fn threads(body: impl Fn(&Communicator) + Sync) {
+    threads_on(Path::Auto, body);
+}
+
+fn threads_on(path: Path, body: impl Fn(&Communicator) + Sync) {
     std::thread::scope(|scope| {
         let body = &body;
         for bootstrap in ThreadBootstrap::world(RANKS) {
-            scope.spawn(move || body(&communicator(Arc::new(bootstrap))));
+            scope.spawn(move || body(&communicator_on(path, Arc::new(bootstrap))));
         }
     });
 }
@@ -73,17 +84,22 @@ fn addresses_reach_everybody(comm: &Communicator) {
     let mine = pattern(comm.rank(), 1000);
     window.write(64, &mine).unwrap();
     comm.agree("written", &[]).unwrap();
-    let gpu = Gpu::emulator(Emulation::default(), &Settings::default()).unwrap();
-    let stream = gpu.device(0).unwrap().stream().unwrap();
     for peer in 0..comm.ranks() {
-        let address = window.device_address(peer).expect("load / store reaches every device");
-        let mut seen = vec![0_u8; 1000];
-        // SAFETY: inside the peer's part, which is mapped here; the copy is waited for.
-        unsafe { stream.copy(seen.as_mut_ptr() as u64, address + 64, 1000).unwrap() };
-        stream.synchronize(Duration::from_secs(20)).unwrap();
-        assert!(seen == pattern(peer, 1000), "the bytes of rank {peer} at its address");
+        assert!(read_by_a_kernel(&window, peer) == pattern(peer, 1000), "the bytes of rank {peer} at its address");
     }
     comm.agree("read", &[]).unwrap();
+}
+
+/// 1000 bytes at 64 of the part of a rank, as this rank's device sees them.
+fn read_by_a_kernel(window: &Window, peer: usize) -> Vec<u8> {
+    let gpu = Gpu::emulator(Emulation::default(), &Settings::default()).unwrap();
+    let stream = gpu.device(0).unwrap().stream().unwrap();
+    let address = window.device_address(peer).expect("load / store reaches every device");
+    let mut seen = vec![0_u8; 1000];
+    // SAFETY: inside the peer's part, which is mapped here; the copy is waited for.
+    unsafe { stream.copy(seen.as_mut_ptr() as u64, address + 64, 1000).unwrap() };
+    stream.synchronize(Duration::from_secs(20)).unwrap();
+    seen
 }
 
 #[test]
@@ -106,6 +122,78 @@ fn processes_share_device_memory() {
     let arguments = ["--exact", "processes_share_device_memory", "--nocapture"];
     let outcome = Launch::current_exe(arguments, RANKS).unwrap().output(Output::Captured).run().unwrap();
     assert!(outcome.failure.is_none(), "{outcome}");
+}
+
+/// The rank that made a window is killed; those that have mapped it go on reading it.
+#[test]
+fn a_dead_rank_takes_no_memory_from_the_others() {
+    const VICTIM: usize = 1;
+    let config = configuration().unwrap();
+    if config.launched().unwrap().is_some() {
+        let comm = communicator(join(&config).unwrap());
+        let window = window(&comm);
+        window.write(64, &pattern(comm.rank(), 1000)).unwrap();
+        comm.agree("written", &[]).unwrap();
+        if comm.rank() == VICTIM {
+            let this = Pidfd::open(std::process::id()).unwrap();
+            this.send_signal(Signal::KILL).unwrap();
+        }
+        let ended = window.wait(VICTIM, WORDS, Condition::AtLeast(1), "test").unwrap_err();
+        let CommError::Wait(error) = &ended else { panic!("{ended}") };
+        assert_eq!(error.fault().map(|fault| (fault.culprit, fault.kind)), Some((Rank(1), FaultKind::Died)), "{error}");
+        assert!(read_by_a_kernel(&window, VICTIM) == pattern(VICTIM, 1000), "what the dead rank had written");
+        return;
+    }
+    let arguments = ["--exact", "a_dead_rank_takes_no_memory_from_the_others", "--nocapture"];
+    let launch = Launch::current_exe(arguments, RANKS).unwrap().output(Output::Captured);
+    let outcome = launch.grace(Duration::from_secs(30)).run().unwrap();
+    for (rank, ended) in outcome.ranks.iter().enumerate() {
+        let expected = if rank == VICTIM { Exit::Signal(9) } else { Exit::Code(0) };
+        assert_eq!(ended.exit, expected, "rank {rank}: {outcome}");
+    }
+}
+
+#[test]
+fn device_memory_comes_back_to_the_host() {
+    threads(|comm| {
+        let (far, host) = (window(comm), comm.window(2000, MemoryKind::Host).unwrap());
+        let peer = (comm.rank() + 1) % comm.ranks();
+        far.write(100, &pattern(comm.rank(), 2000)).unwrap();
+        // From this rank's device to the peer's host memory: complete on return, so that a store may announce it.
+        host.put(peer, far.region(), 100, 0, 1992).unwrap();
+        host.signal(peer, 1992, 1).unwrap();
+        let from = (comm.rank() + comm.ranks() - 1) % comm.ranks();
+        host.wait(from, 1992, Condition::AtLeast(1), "test").unwrap();
+        let mut seen = vec![0; 1992];
+        host.read(0, &mut seen).unwrap();
+        assert!(seen == pattern(from, 2000)[..1992], "what rank {from} has put");
+        // A source of the host is reusable after a flush.
+        host.write(0, &pattern(7, 1992)).unwrap();
+        far.put(peer, host.region(), 0, 50_000, 1992).unwrap();
+        far.flush(peer).unwrap();
+        host.write(0, &[0; 1992]).unwrap();
+        far.quiet(peer).unwrap();
+        comm.agree("put", &[]).unwrap();
+        far.read(50_000, &mut seen).unwrap();
+        assert!(seen == pattern(7, 1992), "what was there when it was put");
+        comm.agree("read", &[]).unwrap();
+    });
+}
+
+#[test]
+fn the_path_of_windows_is_kept() {
+    for (path, mapped) in [(Path::Auto, true), (Path::LoadStore, true), (Path::Queue, false)] {
+        threads_on(path, |comm| {
+            let window = window(comm);
+            let peer = (comm.rank() + 1) % comm.ranks();
+            assert_eq!(window.device_address(peer).is_some(), mapped, "{path:?}");
+            assert!(window.device_address(comm.rank()).is_some());
+            window.signal(peer, WORDS, 1).unwrap();
+            let from = (comm.rank() + comm.ranks() - 1) % comm.ranks();
+            assert_eq!(window.wait(from, WORDS, Condition::AtLeast(1), "test").unwrap(), 1);
+            comm.agree("done", &[]).unwrap();
+        });
+    }
 }
 
 #[test]

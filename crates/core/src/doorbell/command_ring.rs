@@ -176,6 +176,28 @@ impl<T: Copy + Send> CommandRing<T> {
 
     /// Takes the role of the executor, if it is free: for an engine that starts commands and learns later what it has
     /// finished. [`execute`](Self::execute) is for one that finishes each command before the next.
+    ///
+    /// ```
+    /// # use campanile_core::doorbell::{Clock, CommandRing, Patience};
+    /// # use std::time::Duration;
+    /// # struct Still;
+    /// # impl Clock for Still { fn now(&self) -> Duration { Duration::ZERO } }
+    /// # let patience = Patience { clock: &Still, deadline: Duration::MAX, abort: &|| false, relax: &|_| {} };
+    /// let ring = CommandRing::new(8)?;
+    /// let ticket = ring.post(&["copy", "mark"], &patience)?;
+    /// ring.ring(|_| ())?;
+    /// let mut executor = ring.executor().expect("nobody else executes");
+    /// let mut started = Vec::new();
+    /// for slot in executor.pending()? {
+    ///     started.extend(executor.command(slot.position)?);
+    /// }
+    /// assert_eq!(started, ["copy", "mark"]);
+    /// assert!(!ring.test(ticket)?);
+    /// // The engine says that both are done.
+    /// executor.complete(2)?;
+    /// assert!(ring.test(ticket)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn executor(&self) -> Option<RingExecutor<'_, T>> {
         Some(RingExecutor { ring: self, executor: self.queue.executor()? })
     }
