@@ -129,17 +129,16 @@ if wanted link; then
   else step 90 link "$campanile" bench link --device gpu -n "$ranks" --json; fi
 fi
 if wanted bench; then
-  for tokens in 4096 128 1; do
+  counts="4096 128 1"
+  small && counts="16 1"
+  for tokens in $counts; do
     for dtype in f8_e4m3 bf16; do
       for sms in table 24; do
         # Few tokens need no more.
         [ "$sms" = 24 ] && [ "$tokens" != 4096 ] && continue
         set -- --device "$device" -n "$ranks" --tokens "$tokens" --dtype "$dtype" --graph --json
         [ "$sms" = 24 ] && set -- "$@" --sms 24
-        if small; then
-          [ "$tokens" = 4096 ] && continue
-          set -- "$@" --hidden 64 --experts 16 --iters 2 --warmup 1
-        fi
+        small && set -- "$@" --hidden 64 --experts 16 --iters 2 --warmup 1
         step 60 "bench_${tokens}_${dtype}_$sms" "$campanile" bench moe "$@"
       done
     done

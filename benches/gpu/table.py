@@ -36,14 +36,11 @@ def link(report):
     table(["link", "who", "median µs", "p99 µs", "GB/s of a GPU"], rows)
 
 
-def phase(report, name):
-    """Median µs and ratio to the limit of a phase of `bench moe`."""
-    values = report.get(name, {})
-    median = values.get("kernel_us", values.get("end_to_end_us", values.get("median_us")))
-    if isinstance(median, dict):
-        median = median.get("median_us")
+def phase(values):
+    """Kernel µs, µs from the first rank's call to the last one's return, and the share of the link's limit."""
     ratio = values.get("ratio")
-    return f"{number(median)} ({'–' if ratio is None else f'{100 * ratio:.0f} %'})"
+    share = "–" if ratio is None else f"{100 * ratio:.0f} %"
+    return [number(values.get("kernel_us")), number(values.get("end_to_end_us")), share]
 
 
 def moe(steps, nccl):
@@ -51,15 +48,16 @@ def moe(steps, nccl):
     rows = []
     for step in steps:
         report = step["output"]
-        key = (report["tokens"], report["dtype"])
-        other = theirs.get(key, {})
-        rows.append([
-            str(report["tokens"]), report["dtype"], str(report.get("sms") or step["step"].rsplit("_", 1)[1]),
-            phase(report, "dispatch"), phase(report, "combine"),
-            number(other.get("dispatch_us")), number(other.get("combine_us")),
-        ])
-    print("MoE: medians in µs, in brackets wire GB/s over the limit of the same run. NCCL moves the payload only.\n")
-    table(["tokens", "type", "SMs", "dispatch", "combine", "NCCL dispatch", "NCCL combine"], rows)
+        other = theirs.get((report["tokens"], report["dtype"]), {})
+        for name in ("dispatch", "combine"):
+            rows.append([
+                str(report["tokens"]), report["dtype"], str(report.get("sms") or "–"), name, *phase(report[name]),
+                number(report.get("round_us")), number(other.get(f"{name}_us")),
+            ])
+    print("MoE: medians in µs. The share is wire GB/s over the limit of the same run; a round is dispatch, experts and combine")
+    print("in a graph of many. NCCL moves the payload only.")
+    print()
+    table(["tokens", "type", "SMs", "", "kernel", "end to end", "of limit", "round", "NCCL"], rows)
 
 
 def main():

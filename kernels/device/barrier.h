@@ -66,7 +66,7 @@ CAMPANILE_DEVICE Outcome barrier(const CommunicatorView& c, const BarrierView& b
     if (failed == 0) {
       for (u32 position = lane(); position < b.team.size && last; position += WAVE) {
         if (alone && position == b.team.position) continue;
-        raise(c, member(b.team, position), b.first_slot + b.team.position, epoch);
+        signal(c, Thread(), member(b.team, position), b.first_slot + b.team.position, epoch);
       }
       // Nobody else reads it, so the release above need not wait for it.
       if (alone && lane() == 0) store_relaxed<Scope::Device>(&state->epoch, epoch);

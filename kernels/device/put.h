@@ -39,7 +39,7 @@ CAMPANILE_DEVICE void put(const CommunicatorView& c, Group group, u32 peer, u64 
   if (is_mapped(c, peer))
     put_mapped(group, window(c, peer) + offset, source, bytes);
   else
-    queue::put(c, group, peer, offset, source, bytes);
+    Queue::put(c, group, peer, offset, source, bytes);
 }
 
 }  // namespace campanile

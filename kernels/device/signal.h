@@ -24,7 +24,7 @@ CAMPANILE_DEVICE void raise(const CommunicatorView& c, u32 peer, u32 slot, u64 v
 
 template <class Group>
 CAMPANILE_DEVICE void signal(const CommunicatorView& c, Group group, u32 peer, u32 slot, u64 value) {
-  if (!is_mapped(c, peer)) return queue::signal(c, group, peer, slot, value);
+  if (!is_mapped(c, peer)) return Queue::signal(c, group, peer, slot, value);
   group.meet();
   if (group.index() == 0) raise(c, peer, slot, value);
 }
@@ -32,7 +32,7 @@ CAMPANILE_DEVICE void signal(const CommunicatorView& c, Group group, u32 peer, u
 template <class Group>
 CAMPANILE_DEVICE void put_signal(const CommunicatorView& c, Group group, u32 peer, u64 offset, const void* source,
                                  u64 bytes, u32 slot, u64 value) {
-  if (!is_mapped(c, peer)) return queue::put_signal(c, group, peer, offset, source, bytes, slot, value);
+  if (!is_mapped(c, peer)) return Queue::put_signal(c, group, peer, offset, source, bytes, slot, value);
   put(c, group, peer, offset, source, bytes);
   signal(c, group, peer, slot, value);
 }
