@@ -224,7 +224,7 @@ impl GpuMoe {
             windows,
             watch,
         };
-        moe.begin_generation(&device.stream()?, &vec![options.first; sets], &vec![true; ranks])?;
+        moe.begin(&device.stream()?, &vec![options.first; sets], &vec![true; ranks])?;
         Ok(moe)
     }
 
