@@ -11,10 +11,13 @@ use super::tools::run;
 
 /// The exit status of ThreadSanitizer when it has found something.
 const FOUND: i32 = 66;
-/// What is run: programs of `kernels/emulator/`.
-const PROGRAMS: [&str; 2] = ["smoke_test", "moe_test"];
-/// Bugs that each of them can be built with: a release that is left out, and a barrier.
-const BUGS: [&str; 2] = ["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"];
+/// What is run: programs of `kernels/emulator/`, with the bugs that each can be built with: a release that is left out, and
+/// a barrier.
+const PROGRAMS: [(&str, [&str; 2]); 3] = [
+    ("smoke_test", ["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"]),
+    ("moe_test", ["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"]),
+    ("push_test", ["CAMPANILE_BUG_NO_RETURN_RELEASE", "CAMPANILE_BUG_NO_RETURN_BARRIER"]),
+];
 
 pub fn check() -> anyhow::Result<()> {
     if let Err(error) = Command::new("c++").arg("--version").output() {
@@ -24,14 +27,14 @@ pub fn check() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
     let sanitized: &[&str] = &["-fsanitize=thread"];
-    let tsan = match build(folder, PROGRAMS[0], 64, sanitized, &["-DCAMPANILE_TSAN"]) {
+    let tsan = match build(folder, PROGRAMS[0].0, 64, sanitized, &["-DCAMPANILE_TSAN"]) {
         Ok(_) => true,
         Err(error) => {
             println!("NOT RUN: the emulator under ThreadSanitizer, which this compiler does not have: {error:#}");
             false
         }
     };
-    for name in PROGRAMS {
+    for (name, bugs) in PROGRAMS {
         for wave in [32, 64] {
             let program = build(folder, name, wave, &[], &["-DCAMPANILE_UCONTEXT"])?;
             run(&mut Command::new(program)).with_context(|| format!("{name} with the portable switch"))?;
@@ -40,7 +43,7 @@ pub fn check() -> anyhow::Result<()> {
                 run(&mut watched(&program)).with_context(|| format!("ThreadSanitizer on {name}"))?;
             }
         }
-        for bug in BUGS.iter().filter(|_| tsan) {
+        for bug in bugs.iter().filter(|_| tsan) {
             let define = format!("-D{bug}");
             let program = build(folder, name, 64, &["-fsanitize=thread", &define], &["-DCAMPANILE_TSAN"])?;
             let output = watched(&program).output()?;
@@ -57,8 +60,8 @@ pub fn check() -> anyhow::Result<()> {
     if tsan {
         println!(
             "emulator, {}: portable switch at waves 32 and 64; ThreadSanitizer clean at both, and it finds {} seeded bugs",
-            PROGRAMS.join(", "),
-            PROGRAMS.len() * BUGS.len()
+            PROGRAMS.map(|(name, _)| name).join(", "),
+            PROGRAMS.iter().map(|(_, bugs)| bugs.len()).sum::<usize>()
         );
     }
     Ok(())
