@@ -119,10 +119,11 @@ impl Kernels {
         device: &Device,
         config: &MoeConfig,
         kernel: &str,
+        pins: Pins,
         cache: &Cache,
     ) -> Result<Plan<Arrange>, GpuMoeError> {
         let table = GeometryTable::parse(GEOMETRY)?;
-        let grid = table.find("arrange", &device.target()?, config.capacity as u64, Pins::default())?;
+        let grid = table.find("arrange", &device.target()?, config.capacity as u64, pins)?;
         let module = device.compile(&source("arrange"), &Compile::default(), cache)?;
         Ok(Plan::new(&module, kernel, grid, Residency::Any)?)
     }
