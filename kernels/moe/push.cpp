@@ -1,9 +1,9 @@
 // MoE combine by push: owners write results into the sources' `returns`; a source sums a token once its results are there.
 //
-// Blocks take roles by a ticket, senders first, so that no block waits before all sends are under way and progress does
-// not need every block resident. The rows for each source are sent in units of a few, dealt out to the senders in turn.
-// RETURNED is advanced in the order of the rows, by a baton: who finishes a unit and holds the baton publishes it with all
-// finished ones behind it, and leaves the baton at the first that is not. The senders never wait for each other.
+// Blocks take roles by a ticket, senders first. The rows for each source are sent in units of a few, which senders take by
+// ticket too, until none is left: so no block waits before all sends are under way, and progress does not need every block
+// resident. RETURNED is advanced in the order of the rows, by a baton: who finishes a unit and holds the baton publishes
+// it with all finished ones behind it, and leaves the baton at the first that is not. Senders never wait for each other.
 //
 // Then, or at once in the other blocks, waves take tokens by ticket and sum, ascending by rank as by pull. Rows for oneself
 // are read where they are. The block that ends last publishes DONE_C and ends the round. Sending and receiving may be two
@@ -18,7 +18,8 @@ using namespace campanile;
 
 // One a set.
 struct PushState {
-  u64 taken, taken_base;  // parts of tokens that were ever taken by waves, and how many before this launch
+  u64 units, units_base;  // units that were ever taken by blocks, and how many before this launch
+  u64 taken, taken_base;  // parts of tokens, likewise, by waves
   u32 own_in_place;       // whether the last send left the rows for oneself where they were
   u32 unused;
 };
@@ -45,8 +46,14 @@ struct PushArguments {
   u32 phases;       // SEND, RECEIVE or both
 };
 
+// Rows for one source, so many at a time: which of them.
+struct Unit {
+  u32 peer, number;
+};
+
 struct PushShared {
-  u64 taken_base;
+  u64 taken_base, units_base;
+  Unit unit[2];  // of the block, and the next one
   u32 ticket, epoch, tokens, own_in_place, stop;
 };
 
@@ -95,8 +102,10 @@ CAMPANILE_DEVICE void publish_returned(const PushArguments& a, u32 epoch, u32 pe
 
 // One thread, when its block has written a unit. A unit's cell counts two events: that it is written, and that all before
 // it are published, which is the baton. Who brings the second one goes on from there.
-CAMPANILE_DEVICE void finish_unit(const PushArguments& a, u32 epoch, u32 peer, u32 unit, u32 units, u32 unit_size) {
+CAMPANILE_DEVICE void finish_unit(const PushArguments& a, u32 epoch, Unit finished, u32 size) {
   const MoeCommon& c = a.common;
+  const u32 peer = finished.peer, rows = load(c.rows_from + peer), units = (rows + size - 1) / size;
+  u32 unit = finished.number;
   u32* cells = a.batons + static_cast<u64>(peer) * c.capacity;
 #if !defined(CAMPANILE_BUG_NO_RETURN_RELEASE)
   fence_release_window();
@@ -109,7 +118,7 @@ CAMPANILE_DEVICE void finish_unit(const PushArguments& a, u32 epoch, u32 peer, u
     // What other blocks wrote, and their words.
     if (end != 1) fence_window();
     if (has_failed(c)) return;
-    const u32 rows = load(c.rows_from + peer), there = end * unit_size;
+    const u32 there = end * size;
     publish_returned(a, epoch, peer, there < rows ? there : rows, end == units);
     if (end == units) return;
     fence_release_window();
@@ -118,42 +127,69 @@ CAMPANILE_DEVICE void finish_unit(const PushArguments& a, u32 epoch, u32 peer, u
   }
 }
 
-// The block's part of all results, the sources in turn.
-CAMPANILE_DEVICE void send_results(const PushArguments& a, u32 epoch, u32 sender) {
+// Units for a source.
+CAMPANILE_DEVICE u32 units_for(const PushArguments& a, u32 peer, u32 size) {
+  return (rows_to_push(a, peer) + size - 1) / size;
+}
+
+// The unit with this number in all: first ones first, the sources in turn, those that have fewer dropping out.
+CAMPANILE_DEVICE Unit unit_number(const PushArguments& a, u32 size, u64 number) {
+  const MoeCommon& c = a.common;
+  u32 turn = 0;
+  while (true) {
+    u64 before = 0;
+    u32 active = 0;
+    for (u32 peer = 0; peer < c.ranks; peer++) {
+      const u32 units = units_for(a, peer, size);
+      before += units < turn ? units : turn;
+      active += units > turn;
+    }
+    if (active == 0) return {NONE, 0};
+    u64 left = number - before;
+    if (left >= active) {
+      // Later turns have no more.
+      turn += static_cast<u32>(left / active);
+      continue;
+    }
+    for (u32 i = 1;; i++) {
+      const u32 peer = (c.rank + i) % c.ranks;
+      if (units_for(a, peer, size) > turn && left-- == 0) return {peer, turn};
+    }
+  }
+}
+
+CAMPANILE_DEVICE Unit take_unit(const PushArguments& a, const PushShared& shared, u32 size) {
+  return unit_number(a, size, fetch_add_relaxed<Scope::Device>(&a.state->units, u64{1}) - shared.units_base);
+}
+
+// Sends results until no unit is left.
+CAMPANILE_DEVICE void send_results(const PushArguments& a, PushShared& shared) {
   const MoeCommon& c = a.common;
   u64 total = 0;
-  u32 most = 0;
-  for (u32 peer = 0; peer < c.ranks; peer++) {
-    const u32 rows = rows_to_push(a, peer);
-    total += rows;
-    most = rows > most ? rows : most;
-  }
-  if (sender == 0) {
+  for (u32 peer = 0; peer < c.ranks; peer++) total += rows_to_push(a, peer);
+  const u32 size = unit_rows(total, a.senders);
+  if (thread_index() == 0) shared.unit[0] = take_unit(a, shared, size);
+  if (shared.ticket == 0) {
     // Whom nothing is sent to.
     for (u32 peer = thread_index(); peer < c.ranks; peer += block_threads()) {
       if (rows_to_push(a, peer) != 0 || !is_active(c, peer)) continue;
       fence_release_window();
-      publish_returned(a, epoch, peer, load(c.rows_from + peer), true);
+      publish_returned(a, shared.epoch, peer, load(c.rows_from + peer), true);
     }
   }
-  const u32 size = unit_rows(total, a.senders);
-  // Units are numbered through all sources, so that the senders have as many; those of a source are `senders` apart.
-  for (u32 turn = 0; turn * static_cast<u64>(a.senders) * size < most; turn++) {
-    u32 before = 0;
-    for (u32 i = 1; i <= c.ranks; i++) {
-      const u32 peer = (c.rank + i) % c.ranks, rows = rows_to_push(a, peer), units = (rows + size - 1) / size;
-      const u32 unit = (sender + a.senders - before) % a.senders + turn * a.senders;
-      before = (before + units) % a.senders;
-      if (unit >= units) continue;
-      const u32 first = unit * size;
-      write_unit(a, peer, first, rows - first < size ? rows - first : size);
-      drain();
+  block_barrier();
+  for (u32 now = 0;; now ^= 1) {
+    const Unit unit = shared.unit[now];
+    if (unit.peer == NONE) return;
+    if (thread_index() == 0) shared.unit[now ^ 1] = take_unit(a, shared, size);
+    const u32 rows = rows_to_push(a, unit.peer), first = unit.number * size;
+    write_unit(a, unit.peer, first, rows - first < size ? rows - first : size);
+    drain();
 #if !defined(CAMPANILE_BUG_NO_RETURN_BARRIER)
-      block_barrier();
+    block_barrier();
 #endif
-      // The other waves go on.
-      if (thread_index() == 0) finish_unit(a, epoch, peer, unit, units, size);
-    }
+    // The other waves go on.
+    if (thread_index() == 0) finish_unit(a, shared.epoch, unit, size);
   }
 }
 
@@ -282,6 +318,7 @@ CAMPANILE_DEVICE bool receive_results(const PushArguments& a, const PushShared& 
 // One thread of the block that finished last: the bases of the next launch, the words and stage of this one.
 CAMPANILE_DEVICE void end_launch(const PushArguments& a, const PushShared& shared) {
   const MoeCommon& c = a.common;
+  store(&a.state->units_base, load_relaxed<Scope::Device>(&a.state->units));
   store(&a.state->taken_base, load_relaxed<Scope::Device>(&a.state->taken));
   if (a.phases & SEND) {
     store(&a.state->own_in_place, shared.own_in_place);
@@ -309,6 +346,7 @@ CAMPANILE_KERNEL(moe_push, 512, PushArguments, argument) {
     shared.epoch = epoch;
     shared.tokens = tokens;
     shared.taken_base = load(&a.state->taken_base);
+    shared.units_base = load(&a.state->units_base);
     shared.own_in_place = sends ? in_place(a.results) : load(&a.state->own_in_place);
     shared.ticket = take_ticket(c);
     shared.stop = has_failed(c);
@@ -321,7 +359,7 @@ CAMPANILE_KERNEL(moe_push, 512, PushArguments, argument) {
   }
   block_barrier();
   if (!shared.stop) {
-    if (a.phases & SEND && shared.ticket < a.senders) send_results(a, shared.epoch, shared.ticket);
+    if (a.phases & SEND && shared.ticket < a.senders) send_results(a, shared);
     if (a.phases & RECEIVE && !receive_results(a, shared)) add_shared(&shared.stop, 1);
   }
   drain();

@@ -56,6 +56,8 @@ pub struct GpuMoeOptions {
     pub dispatch: Pins,
     /// Launch geometry of combine.
     pub combine: Pins,
+    /// Launch geometry of layouts.
+    pub arrange: Pins,
     /// Blocks of a combine by push that send before they sum, where it is not two of three.
     pub senders: Option<u32>,
     /// Blocks of a dispatch that take in what comes, where it is not the default's. The others end once they have sent.
@@ -67,9 +69,9 @@ pub struct GpuMoeOptions {
 impl Default for GpuMoeOptions {
     /// Ten seconds, and the table's geometry.
     fn default() -> Self {
-        let (dispatch, combine) = (Pins::default(), Pins::default());
-        let (senders, receivers) = (None, None);
-        Self { deadline: Duration::from_secs(10), dispatch, combine, senders, receivers, first: Epoch::FIRST }
+        let [dispatch, combine, arrange] = [Pins::default(); 3];
+        let (deadline, senders, receivers) = (Duration::from_secs(10), None, None);
+        Self { deadline, dispatch, combine, arrange, senders, receivers, first: Epoch::FIRST }
     }
 }
 

@@ -11,12 +11,15 @@ use super::tools::run;
 
 /// The exit status of ThreadSanitizer when it has found something.
 const FOUND: i32 = 66;
-/// What is run: programs of `kernels/emulator/`.
-const PROGRAMS: [&str; 4] = ["smoke_test", "device_test", "litmus_test", "moe_test"];
-/// Bugs that each of them can be built with: a release that is left out, and a barrier.
-const BUGS: [&str; 2] = ["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"];
-/// What one of them can be built with besides.
-const MORE_BUGS: [(&str, &str); 1] = [("litmus_test", "CAMPANILE_BUG_NO_ACQUIRE")];
+/// What is run: programs of `kernels/emulator/`, with the bugs that each can be built with: a release that is left out, a
+/// barrier, an acquire.
+const PROGRAMS: [(&str, &[&str]); 5] = [
+    ("smoke_test", &["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"]),
+    ("device_test", &["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"]),
+    ("litmus_test", &["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER", "CAMPANILE_BUG_NO_ACQUIRE"]),
+    ("moe_test", &["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"]),
+    ("push_test", &["CAMPANILE_BUG_NO_RETURN_RELEASE", "CAMPANILE_BUG_NO_RETURN_BARRIER"]),
+];
 
 pub fn check() -> anyhow::Result<()> {
     if let Err(error) = Command::new("c++").arg("--version").output() {
@@ -26,14 +29,14 @@ pub fn check() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
     let sanitized: &[&str] = &["-fsanitize=thread"];
-    let tsan = match build(folder, PROGRAMS[0], 64, sanitized, &["-DCAMPANILE_TSAN"]) {
+    let tsan = match build(folder, PROGRAMS[0].0, 64, sanitized, &["-DCAMPANILE_TSAN"]) {
         Ok(_) => true,
         Err(error) => {
             println!("NOT RUN: the emulator under ThreadSanitizer, which this compiler does not have: {error:#}");
             false
         }
     };
-    for name in PROGRAMS {
+    for (name, bugs) in PROGRAMS {
         for wave in [32, 64] {
             let program = build(folder, name, wave, &[], &["-DCAMPANILE_UCONTEXT"])?;
             run(&mut Command::new(program)).with_context(|| format!("{name} with the portable switch"))?;
@@ -42,7 +45,7 @@ pub fn check() -> anyhow::Result<()> {
                 run(&mut watched(&program)).with_context(|| format!("ThreadSanitizer on {name}"))?;
             }
         }
-        for bug in bugs(name).filter(|_| tsan) {
+        for bug in bugs.iter().filter(|_| tsan) {
             let define = format!("-D{bug}");
             let program = build(folder, name, 64, &["-fsanitize=thread", &define], &["-DCAMPANILE_TSAN"])?;
             let output = watched(&program).output()?;
@@ -59,17 +62,11 @@ pub fn check() -> anyhow::Result<()> {
     if tsan {
         println!(
             "emulator, {}: portable switch at waves 32 and 64; ThreadSanitizer clean at both, and it finds {} seeded bugs",
-            PROGRAMS.join(", "),
-            PROGRAMS.iter().map(|name| bugs(name).count()).sum::<usize>()
+            PROGRAMS.map(|(name, _)| name).join(", "),
+            PROGRAMS.iter().map(|(_, bugs)| bugs.len()).sum::<usize>()
         );
     }
     Ok(())
-}
-
-/// What a program can be built with.
-fn bugs(program: &str) -> impl Iterator<Item = &'static str> {
-    let more = MORE_BUGS.iter().filter(move |(of, _)| *of == program).map(|(_, bug)| *bug);
-    BUGS.into_iter().chain(more)
 }
 
 fn watched(program: &Path) -> Command {

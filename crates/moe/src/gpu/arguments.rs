@@ -181,7 +181,7 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) const NO_ROUTE: u64 = u64::MAX;
 
 /// `PushState`.
-pub(super) const PUSH_STATE_BYTES: usize = 24;
+pub(super) const PUSH_STATE_BYTES: usize = 40;
 /// `PushLane`.
 pub(super) const PUSH_LANE_BYTES: usize = 16;
 /// `MoeState`.

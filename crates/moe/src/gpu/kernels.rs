@@ -145,9 +145,10 @@ impl Kernels {
         device: &Device,
         config: &MoeConfig,
         kernel: &str,
+        pins: Pins,
         cache: &Cache,
     ) -> Result<Plan<Arrange>, GpuMoeError> {
-        let grid = geometry(device, config, "arrange", Pins::default(), 1)?;
+        let grid = geometry(device, config, "arrange", pins, 1)?;
         let module = device.compile(&source("arrange"), &Compile::default(), cache)?;
         Ok(Plan::new(&module, kernel, grid, Residency::Any)?)
     }

@@ -88,7 +88,7 @@ impl DeviceLayout {
             ))
         };
         let (map, offsets, places, arranged) = { regions }().map_err(StateError::from)?;
-        let kernel = Kernels::arrange(&moe.device, config, kernel, cache)?;
+        let kernel = Kernels::arrange(&moe.device, config, kernel, moe.options.arrange, cache)?;
         let memory = moe.device.allocate(arena.bytes(), Coherence::Coarse)?;
         // Arranged for the round before the first, which never was.
         let before = moe.options.first.prev().0.to_ne_bytes();

@@ -97,11 +97,14 @@ impl Arranged {
         Ok((x, floats(&read(&self.memories[2], copy.scales, rows * config.scales * 4)?)))
     }
 
-    /// Launches the experts of `moe` on what was arranged.
+    /// Launches layout and experts of `moe` on the open round of `set`; factors as for [`GpuMoe::scale`].
+    ///
+    /// # Errors
+    /// Those of the calls.
     ///
     /// # Safety
-    /// As [`GpuMoe::scale`].
-    pub(super) unsafe fn scale(
+    /// As [`GpuMoe::scale`]; `self` is of `moe`, and lives until the stream is done.
+    pub unsafe fn arrange_and_scale(
         &self,
         moe: &GpuMoe,
         set: Set,
@@ -117,8 +120,11 @@ impl Arranged {
             y: self.results.data,
             y_stride: self.results.stride as u64,
         };
-        // SAFETY: own memory, and the caller's promise for the factors.
-        unsafe { moe.kernels.scale_arranged.launch(stream, &argument)? };
+        // SAFETY: own memory, with room for the most rows that can come, and the caller's promise for the factors.
+        unsafe {
+            moe.arrange(set, stream, &self.layout, self.copy.as_ref())?;
+            moe.kernels.scale_arranged.launch(stream, &argument)?;
+        }
         Ok(())
     }
 
@@ -130,11 +136,10 @@ impl Arranged {
     /// # Safety
     /// As [`GpuMoe::launch_round`]; `self` is of `moe`, and lives as long as `part`.
     pub unsafe fn launch_round(&self, moe: &GpuMoe, set: Set, part: &DeviceProblem) -> Result<(), GpuMoeError> {
-        // SAFETY: the caller's promise; the memories here have room for the most rows that can come.
+        // SAFETY: the caller's promise.
         unsafe {
             moe.dispatch(set, &part.stream, &part.tokens)?;
-            moe.arrange(set, &part.stream, &self.layout, self.copy.as_ref())?;
-            self.scale(moe, set, &part.stream, part.factors)?;
+            self.arrange_and_scale(moe, set, &part.stream, part.factors)?;
             moe.combine_from(set, &part.stream, self.outputs(), &part.out)
         }
     }

@@ -57,8 +57,7 @@ pub fn run(
         },
         // SAFETY: as above; the memories of the layout have room for the most rows that can come.
         Some(arranged) => unsafe {
-            moe.arrange(SET, stream, &arranged.layout, arranged.copy.as_ref())?;
-            arranged.scale(&moe, SET, stream, part.factors)?;
+            arranged.arrange_and_scale(&moe, SET, stream, part.factors)?;
             arranged.outputs()
         },
     };
