@@ -1,7 +1,8 @@
 // Rows of bf16, quantised to FP8 as a wave sends them, with the bits of crates/moe's `arithmetic/quantize.rs`.
 //
-// A block's largest magnitude gives its scale, so a block is read twice; the second time it is still in a cache. Blocks of
-// whole vectors, which is what GEMMs take, are handled as many at a time as lanes allow; any others by the element.
+// A block's largest magnitude gives its scale, so all of it is looked at before any of it is coded. Blocks of 16, 32, 64 …
+// elements, which is what GEMMs take, are shared by as many lanes, which keep them in registers meanwhile; any others are
+// read twice, by the element.
 #ifndef CAMPANILE_MOE_QUANTIZE_H
 #define CAMPANILE_MOE_QUANTIZE_H
 
