@@ -160,7 +160,7 @@ impl GpuMoe {
                 windows: Arc::clone(&windows),
             };
             let first = vec![options.first; config.sets as usize];
-            operation.begin_generation(&device.stream()?, &first, &vec![true; ranks])?;
+            operation.begin(&device.stream()?, &first, &vec![true; ranks])?;
             operations.push(operation);
         }
         Ok(operations)

@@ -3,29 +3,17 @@
 
 #[path = "../examples/moe_gpu/case.rs"]
 mod case;
+mod emulated;
 
 use std::time::Duration;
 
-use campanile_gpu::{Cache, Device, Emulation, Gpu, Pins, Settings};
+use campanile_gpu::Pins;
 use campanile_moe::gpu::exchange::DeviceProblem;
-use campanile_moe::gpu::{Failure, FailureKind, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
+use campanile_moe::gpu::{Failure, FailureKind, GpuMoe, GpuMoeOptions};
 use campanile_moe::protocol::{Epoch, Phase, Set, TaggedWord, Word};
 
 use case::{Case, PATIENCE};
-
-fn devices(ranks: usize, wave: u32, schedule: u64) -> Option<Vec<Device>> {
-    let emulation = Emulation { devices: ranks as u32, wave, schedule, ..Emulation::default() };
-    let gpu = Gpu::emulator(emulation, &Settings::default()).unwrap();
-    if !campanile_gpu::has_compiler(&gpu) {
-        println!("not run: no C++ compiler for the emulator's kernels");
-        return None;
-    }
-    Some(gpu.devices().unwrap())
-}
-
-fn cache() -> Cache {
-    Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels"))
-}
+use emulated::{cache, devices, failure, pair};
 
 /// Every case at both waves, with few ranks.
 fn grid(wave: u32, ranks: usize) {
@@ -87,24 +75,6 @@ fn geometry_is_free() {
         let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
         let case = Case { hidden: 1200, ..Case::new(&[40, 3]) };
         case.check(&devices, &options, &cache(), 2).unwrap();
-    }
-}
-
-/// Operations of two ranks, and their parts of a case.
-fn pair(options: &GpuMoeOptions) -> Option<(Vec<GpuMoe>, Vec<DeviceProblem>)> {
-    let devices = devices(2, 32, 0)?;
-    let case = Case::new(&[5, 9]);
-    let operations = GpuMoe::in_process(&devices, &case.config(1), options, &cache()).unwrap();
-    let problem = case.problem(1);
-    let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0).unwrap();
-    let parts = operations.iter().map(part).collect();
-    Some((operations, parts))
-}
-
-fn failure(moe: &GpuMoe) -> Failure {
-    match moe.check() {
-        Err(GpuMoeError::Failed { failure, .. }) => failure,
-        other => panic!("{other:?}"),
     }
 }
 

@@ -77,6 +77,11 @@ impl DeviceProblem {
         Ok(Self { stream, tokens, out, count, factors, out_memory, weights_memory, _memories: memories })
     }
 
+    /// Factors of the local experts, on the device; 0 if there are none.
+    pub fn factors(&self) -> Address {
+        self.factors
+    }
+
     /// Fills the outputs with a pattern that no result has.
     ///
     /// # Errors

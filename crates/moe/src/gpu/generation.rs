@@ -67,6 +67,16 @@ impl GpuMoe {
                 format!("one a set, {sets}, is needed"),
             ));
         }
+        let next = self.next_generation(stream)?;
+        if let Some(set) = (0..sets).find(|&set| first[set].since(next[set]) < 0) {
+            let given = format!("is {} for {}", first[set], Set(set as u32));
+            return Err(argument("first", given, format!("{} is the first that no word has come near", next[set])));
+        }
+        self.begin(stream, first, active)
+    }
+
+    /// Stores words and state as they are before the first round of a generation.
+    pub(super) fn begin(&mut self, stream: &Stream, first: &[Epoch], active: &[bool]) -> Result<(), GpuMoeError> {
         let windows: Vec<_> = self.windows.iter().map(campanile_gpu::VirtualMemory::address).collect();
         let mut words = vec![0; self.plan.word_map.bytes()];
         for (set, &first) in (0..).map(Set).zip(first) {
