@@ -42,6 +42,8 @@ struct Shape {
     dtype: DType,
     combine_dtype: DType,
     scales: usize,
+    /// Whether x is bf16, which dispatch quantises.
+    quantize: bool,
     weighted: bool,
     scaled_experts: bool,
     /// Chance in 8 that a slot is dropped.
@@ -59,10 +61,12 @@ fn problem(shape: &Shape, seed: u64) -> Problem {
         2 => -1.5e38,
         _ => (random.next_u32() % 2000) as f32 / 700.0 - 1.0,
     };
+    let (x_dtype, scales) = if shape.quantize { (DType::BF16, 0) } else { (shape.dtype, shape.scales) };
+    let parts = x_dtype.row_bytes(shape.hidden) / x_dtype.bytes();
     let mut rank = |&tokens: &usize| RankInput {
         tokens,
-        x: (0..tokens * shape.hidden).flat_map(|_| element(shape.dtype, &mut random)).collect(),
-        scales: (0..tokens * shape.scales).map(|_| float(&mut random)).collect(),
+        x: (0..tokens * parts).flat_map(|_| element(x_dtype, &mut random)).collect(),
+        scales: (0..tokens * scales).map(|_| float(&mut random)).collect(),
         topk_idx: (0..tokens * shape.topk)
             .map(|_| match (random.next_u32() % 8 < shape.dropped, shape.only) {
                 (true, _) => -1,
@@ -80,7 +84,7 @@ fn problem(shape: &Shape, seed: u64) -> Problem {
         hidden: shape.hidden,
         topk: shape.topk,
         scales: shape.scales,
-        quantize: false,
+        quantize: shape.quantize,
         expert_rank: shape.expert_rank.clone(),
         expert_scale: shape.scaled_experts.then(|| (0..experts).map(|e| 0.25 + e as f32 / 3.0).collect()),
         weighted: shape.weighted,
@@ -111,6 +115,7 @@ fn base() -> Shape {
         dtype: DType::BF16,
         combine_dtype: DType::BF16,
         scales: 0,
+        quantize: false,
         weighted: true,
         scaled_experts: true,
         dropped: 1,
@@ -156,9 +161,8 @@ fn shapes() {
 
 #[test]
 fn types() {
-    let types = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3];
-    for (seed, dtype) in types.into_iter().enumerate() {
-        for combine_dtype in types.into_iter().filter(|dtype| dtype.is_combine()) {
+    for (seed, dtype) in DType::ALL.into_iter().enumerate() {
+        for combine_dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_combine()) {
             for (weighted, scaled_experts) in [(true, true), (true, false), (false, false)] {
                 for scales in if dtype.is_scaled() { vec![1, 3, 33] } else { vec![0] } {
                     for layout in Layout::ALL {
@@ -167,6 +171,26 @@ fn types() {
                         let options = ExchangeOptions { layout, keep_received: true, ..ExchangeOptions::default() };
                         check(&problem(&shape, seed as u64), &options, Path::Auto);
                     }
+                }
+            }
+        }
+    }
+}
+
+/// A token's row is quantised once and is the same at all its owners, whoever carries it.
+#[test]
+fn every_way_of_running_quantises_to_the_same_bits() {
+    for dtype in [DType::F8E4M3, DType::F8E4M3FNUZ] {
+        for (seed, (hidden, scales)) in [(40, 3), (1, 1), (5, 4), (257, 257), (512, 4)].into_iter().enumerate() {
+            let shape = Shape { dtype, hidden, scales, quantize: true, ..base() };
+            let problem = problem(&shape, seed as u64);
+            for mode in [MoeMode::Throughput, MoeMode::LowLatency] {
+                for (layout, combine, path) in [
+                    (Layout::Rows, MoeCombine::Pull, Path::Auto),
+                    (Layout::Compact, MoeCombine::Push, Path::Auto),
+                    (Layout::ExpertMajor, MoeCombine::Push, Path::Queue),
+                ] {
+                    check(&problem, &ExchangeOptions { layout, mode, combine, keep_received: true }, path);
                 }
             }
         }

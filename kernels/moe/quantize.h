@@ -1,7 +1,8 @@
 // Rows of bf16, quantised to FP8 as a wave sends them, with the bits of crates/moe's `arithmetic/quantize.rs`.
 //
-// A block's largest magnitude gives its scale, so a block is read twice; the second time it is still in a cache. Blocks of
-// whole vectors, which is what GEMMs take, are handled as many at a time as lanes allow; any others by the element.
+// A block's largest magnitude gives its scale, so all of it is looked at before any of it is coded. Blocks of 16, 32, 64 …
+// elements, which is what GEMMs take, are shared by as many lanes, which keep them in registers meanwhile; any others are
+// read twice, by the element.
 #ifndef CAMPANILE_MOE_QUANTIZE_H
 #define CAMPANILE_MOE_QUANTIZE_H
 
@@ -112,8 +113,10 @@ CAMPANILE_DEVICE void send_blocks(const WideRow& row, const Owners& owners, u32 
   }
 }
 
-CAMPANILE_DEVICE u32 load_bf16(const u8* x, u32 at) {
-  return load(x + 2 * static_cast<u64>(at)) | static_cast<u32>(load(x + 2 * static_cast<u64>(at) + 1)) << 8;
+CAMPANILE_DEVICE u32 element_of(const WideRow& row, u32 at) {
+  const u8* x = row.x + 2 * static_cast<u64>(at);
+  if ((reinterpret_cast<u64>(row.x) & 1) == 0) return load(reinterpret_cast<const u16*>(x));
+  return load(x) | static_cast<u32>(load(x + 1)) << 8;
 }
 
 // Any blocks, at any address: the vectors [from, to), and the scales of the blocks that begin in them or behind the last.
@@ -131,13 +134,13 @@ CAMPANILE_DEVICE void send_elements(const WideRow& row, const Owners& owners, u3
       if (block != known) {
         u32 magnitude = 0;
         for (u32 at = start + lane(); at < stop; at += WAVE)
-          magnitude = greater(magnitude, magnitude_of(load_bf16(row.x, at)));
+          magnitude = greater(magnitude, magnitude_of(element_of(row, at)));
         scaling = scaling_of<T>(greatest(magnitude, WAVE));
         known = block;
       }
       const u32 last = 16 * vector + 16 < stop ? 16 * vector + 16 : stop;
       for (u32 at = 16 * vector < start ? start : 16 * vector; at < last; at++) {
-        const u64 code = Quantized<T>::narrow(float_of(load_bf16(row.x, at) << 16) * scaling.inverse);
+        const u64 code = Quantized<T>::narrow(float_of(element_of(row, at) << 16) * scaling.inverse);
         (at % 16 < 8 ? low : high) |= code << (at % 8 * 8);
       }
       if (start >= begin) owners.share_scale(block, scaling.scale);

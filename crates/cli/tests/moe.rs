@@ -6,7 +6,7 @@ use std::process::Command;
 
 use safetensors::tensor::{Dtype, SafeTensors};
 
-use common::{File, campanile, good, path, refused, text};
+use common::{File, campanile, good, is_scaled, path, refused, text};
 
 #[test]
 fn odd_shapes_give_the_same_file_in_every_way() {
@@ -16,6 +16,8 @@ fn odd_shapes_give_the_same_file_in_every_way() {
         File::new(&[2, 1, 0, 4, 9], 1, 16, 3, Dtype::F16, 2),
         File::new(&[1, 2, 3, 4, 5, 6, 7], 13, 1, 10, Dtype::F32, 3).map(&[6, 6, 0, 1, 2, 3, 3, 6, 0, 5]),
         File::new(&[5, 6, 2], 11, 2, 5, Dtype::F8_E4M3, 4).map(&[1, 1, 1, 1, 1]),
+        File::new(&[2, 4], 21, 3, 6, Dtype::F8_E4M3FNUZ, 7),
+        File::new(&[3, 5, 1], 22, 2, 4, Dtype::F4, 8),
         File::new(&[4], 16384, 2, 3, Dtype::BF16, 5),
         File::new(&[0, 0], 8, 2, 4, Dtype::BF16, 6),
     ];
@@ -46,7 +48,9 @@ fn odd_shapes_give_the_same_file_in_every_way() {
             let (dtype, shape, _) = &file.tensors[&format!("x.{rank}")];
             let out = tensors.tensor(&format!("out.{rank}")).unwrap();
             assert_eq!(out.shape(), shape);
-            assert_eq!(out.dtype(), if *dtype == Dtype::F8_E4M3 { Dtype::BF16 } else { *dtype });
+            assert_eq!(out.dtype(), if is_scaled(*dtype) { Dtype::BF16 } else { *dtype });
+            assert_eq!(tensors.tensor(&format!("recv_x.{rank}")).unwrap().dtype(), *dtype);
+            assert_eq!(tensors.tensor(&format!("recv_scales.{rank}")).is_ok(), is_scaled(*dtype));
             for name in ["out_weights", "recv_x", "recv_src", "recv_topk_idx", "recv_topk_weights"] {
                 assert!(tensors.tensor(&format!("{name}.{rank}")).is_ok(), "{name}.{rank}");
             }
@@ -54,6 +58,46 @@ fn odd_shapes_give_the_same_file_in_every_way() {
     }
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), files.len() + 1, "only inputs and the output are there: {left:?}");
+}
+
+#[test]
+fn rows_are_quantised_on_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = File::new(&[3, 0, 7], 300, 3, 7, Dtype::BF16, 1).write(folder.path(), "in");
+    for (name, dtype) in [("fp8", Dtype::F8_E4M3), ("fp8-fnuz", Dtype::F8_E4M3FNUZ)] {
+        let output = folder.path().join("out");
+        let mut first: Option<Vec<u8>> = None;
+        for ranks_as in ["threads", "processes"] {
+            let report = good(&[
+                "moe",
+                "--input",
+                path(&input),
+                "--output",
+                path(&output),
+                "--dump-recv",
+                "--quantize",
+                name,
+                "--as",
+                ranks_as,
+                "--json",
+            ]);
+            let report: serde_json::Value = serde_json::from_str(&report).expect("one JSON object");
+            assert_eq!((&report["verified"], &report["problem"]["x_dtype"]), (&true.into(), &"bf16".into()));
+            // A row of bytes, three scales for 300 elements, and 1 + 3 + 3 words of routing and weights.
+            assert_eq!(report["dispatch"]["row_bytes"], 300 + 3 * 4 + 28);
+            let bytes = std::fs::read(&output).unwrap();
+            assert!(first.as_ref().is_none_or(|first| *first == bytes), "{name} as {ranks_as}");
+            first = Some(bytes);
+        }
+        let first = first.unwrap();
+        let tensors = SafeTensors::deserialize(&first).unwrap();
+        let tensor = |name: &str| tensors.tensor(name).unwrap();
+        assert_eq!((tensor("recv_x.1").dtype(), tensor("out.2").dtype()), (dtype, Dtype::BF16));
+        assert_eq!(tensor("recv_scales.1").shape(), [tensor("recv_x.1").shape()[0], 3]);
+    }
+    refused(&["moe", "--quantize", "f8"], &["--quantize", "fp8 or fp8-fnuz"]);
+    let halves = File::new(&[1], 8, 1, 1, Dtype::F16, 1).write(folder.path(), "halves");
+    refused(&["moe", "--input", path(&halves), "--quantize", "fp8"], &["halves", "bf16 rows", "x.0 is f16"]);
 }
 
 #[test]
@@ -152,7 +196,7 @@ fn a_configuration_that_is_no_file_is_refused() {
 fn benches_count_and_verify() {
     let shape =
         ["--tokens", "40", "--hidden", "100", "--topk", "3", "--experts", "9", "--iters", "12", "--warmup", "1"];
-    for dtype in ["bf16", "f8_e4m3"] {
+    for (dtype, row) in [("bf16", 200), ("f8_e4m3", 100 + 4), ("f8_e4m3fnuz", 100 + 4), ("f4_e2m1", 50 + 4 * 4)] {
         let mut arguments = vec!["bench", "moe", "--ranks", "3", "--dtype", dtype, "--json", "--as", "threads"];
         arguments.extend(shape);
         let value: serde_json::Value = serde_json::from_str(&good(&arguments)).expect("one JSON object");
@@ -164,9 +208,8 @@ fn benches_count_and_verify() {
             let bytes = |name: &str| value[phase][name].as_u64().unwrap();
             assert!(bytes("wire_bytes") < bytes("logical_bytes"));
         }
-        // A row, its scale, and 1 + 3 + 3 words of routing and weights.
-        let row = if dtype == "bf16" { 200 } else { 100 + 4 } + 28;
-        assert_eq!(value["dispatch"]["wire_bytes"].as_u64().unwrap() % row, 0);
+        // A row, its scales, and 1 + 3 + 3 words of routing and weights.
+        assert_eq!(value["dispatch"]["wire_bytes"].as_u64().unwrap() % (row + 28), 0);
     }
     let value: serde_json::Value =
         serde_json::from_str(&good(&["bench", "barrier", "--iters", "200", "--warmup", "1", "--json"])).unwrap();

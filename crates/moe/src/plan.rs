@@ -375,6 +375,14 @@ mod tests {
     }
 
     #[test]
+    fn ranks_must_agree_on_quantisation() {
+        let given = MoeConfig { quantize: false, ..config().quantized(DType::F8E4M3) };
+        let [given, quantized] = [given, config().quantized(DType::F8E4M3)].map(|c| c.fingerprint(MoeCombine::Pull));
+        let differ: Vec<_> = given.iter().zip(&quantized).filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
+        assert_eq!(differ, ["quantize"]);
+    }
+
+    #[test]
     fn bad_configs_name_the_field() {
         type Change = fn(&mut MoeConfig);
         let cases: [(Change, &str); 12] = [

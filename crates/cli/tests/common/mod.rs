@@ -45,6 +45,11 @@ pub fn refused(arguments: &[&str], fragments: &[&str]) {
     }
 }
 
+/// Whether rows of that type have scales.
+pub fn is_scaled(dtype: Dtype) -> bool {
+    dtype.bitsize() <= 8
+}
+
 /// A problem file with adversarial payloads.
 pub struct File {
     pub tensors: BTreeMap<String, (Dtype, Vec<usize>, Vec<u8>)>,
@@ -55,14 +60,9 @@ impl File {
     pub fn new(tokens: &[usize], hidden: usize, topk: usize, experts: usize, dtype: Dtype, seed: u64) -> Self {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut tensors = BTreeMap::new();
-        let bytes = match dtype {
-            Dtype::F32 => 4,
-            Dtype::F16 | Dtype::BF16 => 2,
-            _ => 1,
-        };
         for (rank, &tokens) in tokens.iter().enumerate() {
             // Any bits: NaN, infinities, zeroes and subnormals among them.
-            let x = (0..tokens * hidden * bytes).map(|_| random.next_u32() as u8).collect();
+            let x = (0..tokens * hidden * dtype.bitsize() / 8).map(|_| random.next_u32() as u8).collect();
             tensors.insert(format!("x.{rank}"), (dtype, vec![tokens, hidden], x));
             let slot = |random: &mut Xoshiro256PlusPlus| (random.next_u32() as usize % (experts + 1)) as i32 - 1;
             let idx = (0..tokens * topk).flat_map(|_| slot(&mut random).to_le_bytes()).collect();
@@ -70,7 +70,7 @@ impl File {
             let weight = |random: &mut Xoshiro256PlusPlus| f32::from_bits(random.next_u32() & 0xc1ff_ffff);
             let weights = (0..tokens * topk).flat_map(|_| weight(&mut random).to_le_bytes()).collect();
             tensors.insert(format!("topk_weights.{rank}"), (Dtype::F32, vec![tokens, topk], weights));
-            if dtype == Dtype::F8_E4M3 {
+            if is_scaled(dtype) {
                 let blocks = hidden.div_ceil(3);
                 let scales =
                     (0..tokens * blocks).flat_map(|_| (random.next_u32() as f32 / 1e9).to_le_bytes()).collect();

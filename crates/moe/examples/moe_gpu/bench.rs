@@ -35,7 +35,7 @@ struct Shape {
 impl Shape {
     fn problem(&self, ranks: usize) -> Problem {
         let expert_rank = Problem::block_map(EXPERTS, ranks);
-        let scales = if self.dtype.is_scaled() { self.hidden.div_ceil(128) } else { 0 };
+        let scales = self.dtype.default_scales(self.hidden);
         let rank = |rank: usize| {
             let routed = Router::new(Routing::Uniform, TOPK, 1).route(rank, ranks, self.tokens, &expert_rank);
             // Small positive numbers in each of the types.
