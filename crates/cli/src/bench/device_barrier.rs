@@ -80,12 +80,15 @@ pub fn measure(
     };
     let (mut launches, mut graphs) = (Vec::new(), Vec::new());
     for iteration in 0..=iterations {
-        // SAFETY: as above.
-        let launch = time(&|rank| unsafe { Ok(rank.barrier.enter_times(&rank.stream, in_launch)?) });
-        // SAFETY: as above.
-        let graph = time(&|rank| unsafe { Ok(rank.graph.launch(&rank.stream)?) });
+        let launch = time(&|rank| {
+            // SAFETY: as above.
+            unsafe { rank.barrier.enter_times(&rank.stream, in_launch) }.context("the barrier of devices")
+        })?;
+        let graph = time(&|rank| {
+            // SAFETY: as above.
+            unsafe { rank.graph.launch(&rank.stream) }.context("the barrier in a graph")
+        })?;
         // The first one warms up.
-        let (launch, graph) = (launch.context("the barrier of devices")?, graph.context("the barrier in a graph")?);
         if iteration > 0 {
             launches.push(launch / f64::from(in_launch));
             graphs.push(graph / f64::from(in_graph));

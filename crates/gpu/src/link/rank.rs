@@ -230,14 +230,16 @@ impl LinkRank {
             sink: self.sink.address(),
         };
         // SAFETY: inside the windows, by the layout; `run` waits.
-        Ok(unsafe { plan.launch(&self.stream, &argument)? })
+        unsafe { plan.launch(&self.stream, &argument)? };
+        Ok(())
     }
 
     fn copy_own(&self) -> Result<(), LinkError> {
         let window = self.comm.window(self.comm.rank());
         let [to, from] = [&self.layout.receive, &self.layout.send].map(|region| window + region.offset as Address);
         // SAFETY: inside the window, by the layout; `run` waits.
-        Ok(unsafe { self.stream.copy(to, from, self.share(1))? })
+        unsafe { self.stream.copy(to, from, self.share(1))? };
+        Ok(())
     }
 
     fn copy_to_peers(&self, peers: usize) -> Result<(), LinkError> {
@@ -272,7 +274,8 @@ impl LinkRank {
             first: u32::from(first),
         };
         // SAFETY: words of windows and of own memory; `run` waits.
-        Ok(unsafe { self.ping.launch(&self.stream, &argument)? })
+        unsafe { self.ping.launch(&self.stream, &argument)? };
+        Ok(())
     }
 
     fn exchange_flags(&self) -> Result<(), LinkError> {
