@@ -155,8 +155,8 @@ fn an_abort_ends_the_kernels_of_all_and_what_comes_later() {
         let moe = place.moe(&GpuMoeOptions { deadline: PATIENCE, ..GpuMoeOptions::default() })?;
         let part = place.part(&moe)?;
         let mut launched_too = Ok(());
-        // SAFETY: the part is alive until its stream is done, here and below.
         let graph = part.stream.capture(|_| {
+            // SAFETY: the part is alive until its stream is done, here and below.
             launched_too = unsafe { moe.launch_round(Set(1), &part) };
             Ok(())
         })?;

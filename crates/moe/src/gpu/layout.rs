@@ -31,6 +31,9 @@ pub struct DeviceLayout {
     memory: DeviceMemory,
 }
 
+/// Source rank, row, slot and source token of a row of a layout; `None` where a row pads.
+type Place = Option<[u32; 4]>;
+
 /// Where the rows of a layout are copied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutCopy {
@@ -143,7 +146,7 @@ impl DeviceLayout {
     ///
     /// # Errors
     /// Those of the calls.
-    pub fn read(&self, stream: &Stream) -> Result<(Vec<Option<[u32; 4]>>, Vec<u32>), GpuMoeError> {
+    pub fn read(&self, stream: &Stream) -> Result<(Vec<Place>, Vec<u32>), GpuMoeError> {
         let words = |region: &ArenaRegion, count: usize| -> Result<Vec<u32>, GpuMoeError> {
             let mut bytes = vec![0; count * 4];
             if !bytes.is_empty() {
