@@ -145,7 +145,8 @@ impl GpuMoe {
     /// Makes the operation on every rank of `comm`, each on a device of its own or shared with others, with its window.
     /// Compiles, allocates and maps everything. Collective.
     ///
-    /// No wait is longer than the communicator's [`timeout`](Communicator::timeout).
+    /// No wait is longer than the communicator's [`timeout`](Communicator::timeout). `examples/09_moe_device.rs` is a whole
+    /// program.
     ///
     /// # Errors
     /// [`GpuMoeError`] on every rank: a config that is none, or not the same everywhere; on one of them too little memory,
@@ -165,7 +166,10 @@ impl GpuMoe {
         let address = device.pci_address();
         let addresses = together(comm, "moe devices", address.as_ref().map(|address| address.clone().into_bytes()));
         let (address, addresses) = (address?, addresses?);
-        let sharing = addresses.iter().filter(|other| **other == address.as_bytes()).count();
+        let here = comm.local_team();
+        let members = comm.team().members().iter().zip(&addresses);
+        let on_device = members.filter(|(_, other)| **other == address.as_bytes());
+        let sharing = on_device.filter(|(member, _)| here.position(**member).is_some()).count();
 
         let window = comm.window(plan.bytes(), MemoryKind::Device(device.ordinal()))?;
         let options = GpuMoeOptions { deadline: options.deadline.min(comm.timeout()), ..*options };
