@@ -32,7 +32,7 @@ use std::time::Duration;
 use campanile_gpu::{Address, Cache, Coherence, Device, Grid, Pins, Stream, VirtualMemory};
 
 pub use error::{Failure, FailureKind, GpuMoeError};
-pub use layout::{DeviceLayout, LayoutCopy};
+pub use layout::{DeviceLayout, LayoutCopy, LayoutMap};
 pub use outputs::{DeviceOutputs, DeviceRows};
 
 use crate::protocol::{Epoch, Ready, Set, Word};

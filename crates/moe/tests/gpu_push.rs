@@ -69,7 +69,8 @@ fn more_ranks_than_lanes() {
 fn geometry_is_free() {
     for (schedule, (blocks, threads, senders)) in [(1, 32, 1), (9, 64, 2), (9, 64, 9), (2, 256, 1)].iter().enumerate() {
         let multiprocessors = if schedule % 2 == 0 { 4 } else { 1 };
-        let emulation = Emulation { devices: 2, wave: 32, schedule: schedule as u64, multiprocessors, ..Emulation::default() };
+        let emulation =
+            Emulation { devices: 2, wave: 32, schedule: schedule as u64, multiprocessors };
         let Some(devices) = emulate(emulation) else { return };
         let pins = Pins { blocks: Some(*blocks), threads: Some(*threads), shared_bytes: None };
         let options = GpuMoeOptions { combine: pins, senders: Some(*senders), ..GpuMoeOptions::default() };
@@ -135,7 +136,8 @@ fn words_are_those_of_the_host() {
             moe.finish(&part.stream, PATIENCE).unwrap();
             for (source, returned) in expected[owner].iter_mut().enumerate() {
                 let received = moe.received(Set(0), &part.stream).unwrap();
-                *returned += received.src.as_chunks::<2>().0.iter().filter(|src| src[0] == source as i32).count() as u64;
+                *returned +=
+                    received.src.as_chunks::<2>().0.iter().filter(|src| src[0] == source as i32).count() as u64;
             }
         }
         for owner in 0..2 {
@@ -190,9 +192,8 @@ fn split_phases_of_two_sets() {
     let part = |moe, problem| DeviceProblem::new(moe, problem, Index::I32, 0).unwrap();
     let parts: Vec<Vec<_>> =
         operations.iter().map(|moe| problems.iter().map(|problem| part(moe, problem)).collect()).collect();
-    let arranged: Vec<_> = (0..2)
-        .map(|_| Arranged::new(&operations[1], Layout::ExpertMajor, 3, true, 0, &cache()).unwrap())
-        .collect();
+    let arranged: Vec<_> =
+        (0..2).map(|_| Arranged::new(&operations[1], Layout::ExpertMajor, 3, true, 0, &cache()).unwrap()).collect();
     let sets = || (0..2).map(|set| (set, Set(set as u32)));
     for _ in 0..2 {
         for (rank, moe) in operations.iter().enumerate() {
