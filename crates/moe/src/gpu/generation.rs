@@ -61,7 +61,11 @@ impl GpuMoe {
         self.check_mask(active)?;
         let sets = self.plan.config().sets as usize;
         if first.len() != sets {
-            return Err(argument("first", format!("has {} epochs", first.len()), format!("one a set, {sets}, is needed")));
+            return Err(argument(
+                "first",
+                format!("has {} epochs", first.len()),
+                format!("one a set, {sets}, is needed"),
+            ));
         }
         let next = self.next_generation(stream)?;
         if let Some(set) = (0..sets).find(|&set| first[set].since(next[set]) < 0) {
@@ -131,7 +135,9 @@ impl GpuMoe {
         self.check_mask(active)?;
         match (0..active.len()).find(|&rank| active[rank] && !self.active[rank]) {
             None => Ok(()),
-            Some(rank) => Err(argument("active", format!("brings rank {rank} back"), "a masked rank stays masked".into())),
+            Some(rank) => {
+                Err(argument("active", format!("brings rank {rank} back"), "a masked rank stays masked".into()))
+            }
         }
     }
 
