@@ -88,7 +88,15 @@ struct Times {
     released: f64,
 }
 
-pub fn run(devices: &[Device], cache: &Cache, small: bool, by: MoeCombine) -> Result<()> {
+/// Times ranks on these devices, each of which is `sharing` ranks'.
+pub fn run(
+    devices: &[Device],
+    sharing: u32,
+    options: &GpuMoeOptions,
+    cache: &Cache,
+    small: bool,
+    by: MoeCombine,
+) -> Result<()> {
     let ranks = devices.len();
     let mut rows = Vec::new();
     let (stores, loads) = link(devices, cache, small)?;
@@ -102,7 +110,8 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool, by: MoeCombine) -> Re
         for dtype in [DType::F8E4M3, DType::BF16] {
             let shape = Shape { tokens, hidden, dtype };
             let problem = shape.problem(ranks);
-            for (number, options) in arms(tokens, small, by).into_iter().enumerate() {
+            let most = devices[0].multiprocessors() / sharing;
+            for (number, options) in arms(tokens, small, sharing, most, options, by).into_iter().enumerate() {
                 let operations = GpuMoe::in_process(devices, &shape.config(&problem, by), &options, cache)?;
                 let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0);
                 let parts = operations.iter().map(part).collect::<std::result::Result<Vec<_>, _>>()?;
@@ -148,18 +157,27 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool, by: MoeCombine) -> Re
     Ok(())
 }
 
-/// What is tried, the table's geometry first.
-fn arms(tokens: usize, small: bool, by: MoeCombine) -> Vec<GpuMoeOptions> {
-    let pinned = |pins: [Pins; 2]| GpuMoeOptions { dispatch: pins[0], combine: pins[1], ..GpuMoeOptions::default() };
+/// What is tried, the table's geometry first; where several ranks share a device, of at most `most` blocks, since the blocks
+/// of a combine wait for the other ranks' first ones.
+fn arms(
+    tokens: usize,
+    small: bool,
+    sharing: u32,
+    most: u32,
+    options: &GpuMoeOptions,
+    by: MoeCombine,
+) -> Vec<GpuMoeOptions> {
     if by == MoeCombine::Pull {
-        return geometries(tokens, small).into_iter().map(pinned).collect();
+        let pinned = |pins: [Pins; 2]| GpuMoeOptions { dispatch: pins[0], combine: pins[1], ..*options };
+        return geometries(tokens, small, sharing, most).into_iter().map(pinned).collect();
     }
-    let pins = |blocks, threads| Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
-    let arm = |blocks, threads, senders| GpuMoeOptions {
-        senders: Some(senders),
-        ..pinned([Pins::default(), pins(blocks, threads)])
+    let arm = |blocks: u32, threads, senders: u32| {
+        let blocks = if sharing > 1 { blocks.min(most) } else { blocks }.max(1);
+        let combine = Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
+        let dispatch = if sharing > 1 { combine } else { Pins::default() };
+        GpuMoeOptions { dispatch, combine, senders: Some(senders.min(blocks)), ..*options }
     };
-    let mut all = vec![GpuMoeOptions::default()];
+    let mut all = if sharing > 1 { Vec::new() } else { vec![*options] };
     match tokens {
         _ if small => all.push(arm(2, 64, 1)),
         4096 => {
@@ -173,12 +191,15 @@ fn arms(tokens: usize, small: bool, by: MoeCombine) -> Vec<GpuMoeOptions> {
 }
 
 /// Geometries of dispatch and of combine by pull.
-fn geometries(tokens: usize, small: bool) -> Vec<[Pins; 2]> {
-    let pins = |blocks, threads| Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
-    let mut all = vec![[Pins::default(); 2]];
+fn geometries(tokens: usize, small: bool, sharing: u32, most: u32) -> Vec<[Pins; 2]> {
+    let pins = |blocks: u32, threads| {
+        let blocks = if sharing > 1 { blocks.min(most) } else { blocks };
+        Pins { blocks: Some(blocks.max(1)), threads: Some(threads), shared_bytes: None }
+    };
     if small {
-        return all;
+        return vec![if sharing > 1 { [pins(2, 64); 2] } else { [Pins::default(); 2] }];
     }
+    let mut all = if sharing > 1 { Vec::new() } else { vec![[Pins::default(); 2]] };
     all.extend(match tokens {
         4096 => vec![
             [pins(24, 512), pins(24, 512)],
@@ -192,9 +213,16 @@ fn geometries(tokens: usize, small: bool) -> Vec<[Pins; 2]> {
             [pins(64, 512), pins(64, 512)],
             [pins(128, 512), pins(132, 256)],
             [pins(128, 128), pins(128, 512)],
+            [pins(16, 512), pins(16, 512)],
         ],
-        _ => vec![[pins(1, 256), pins(1, 512)], [pins(1, 128), pins(4, 256)], [pins(2, 512), pins(16, 64)]],
+        _ => vec![
+            [pins(1, 512), pins(1, 512)],
+            [pins(1, 256), pins(2, 512)],
+            [pins(1, 128), pins(4, 256)],
+            [pins(2, 512), pins(16, 64)],
+        ],
     });
+    all.dedup();
     all
 }
 

@@ -17,7 +17,7 @@ use crate::case::{PATIENCE, Result};
 
 const SET: Set = Set(0);
 
-pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
+pub fn run(devices: &[Device], options: &GpuMoeOptions, cache: &Cache, small: bool) -> Result<()> {
     let (hidden, iterations) = if small { (64, 4) } else { (7168, 40) };
     let mut rows = Vec::new();
     println!(
@@ -30,7 +30,7 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
         for layout in [Layout::Compact, Layout::ExpertMajor] {
             for (copied, by) in [(false, MoeCombine::Pull), (true, MoeCombine::Pull), (true, MoeCombine::Push)] {
                 let config = shape.config(&problem, by);
-                let operations = GpuMoe::in_process(devices, &config, &GpuMoeOptions::default(), cache)?;
+                let operations = GpuMoe::in_process(devices, &config, options, cache)?;
                 let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0);
                 let parts = operations.iter().map(part).collect::<std::result::Result<Vec<_>, _>>()?;
                 let arranged = operations.iter().map(|moe| Arranged::new(moe, layout, 16, copied, 0, cache));
