@@ -6,6 +6,7 @@
 // ends the round. Blocks wait for peers only, so any number of them does.
 #include "moe/layout.h"
 #include "moe/sum.h"
+#include "moe/weights.h"
 #include "portable.h"
 #include "wait.h"
 
@@ -32,23 +33,16 @@ struct PulledRow {
   }
 };
 
-// The weight of each slot that was valid, as its owner has it.
-CAMPANILE_DEVICE void collect_weights(const CombineArguments& a, u32 token) {
-  const MoeCommon& c = a.common;
-  for (u32 slot = lane(); slot < c.topk; slot += WAVE) {
-    u32 weight = 0;
-    for (u32 i = 0; i < c.route_slots; i++) {
-      const u64 to = load(c.routes + static_cast<u64>(token) * c.route_slots + i);
-      if (to == NO_ROUTE) break;
-      const u32* meta = reinterpret_cast<const u32*>(
-          window(c, static_cast<u32>(to >> 32)) +
-          row_at(c, c.meta, c.meta_stride, c.rank, static_cast<u32>(to)));
-      if (load_relaxed<Scope::System>(meta + 1 + slot) != NONE)
-        weight = load_relaxed<Scope::System>(meta + 1 + c.topk + slot);
-    }
-    store(a.out_weights + static_cast<u64>(token) * c.topk + slot, weight);
+// Where the owner of a route has its weights.
+struct PulledWeights {
+  const MoeCommon& c;
+
+  CAMPANILE_MEMBER const u32* operator()(u64 route) const {
+    return reinterpret_cast<const u32*>(window(c, static_cast<u32>(route >> 32)) +
+                                        row_at(c, c.meta, c.meta_stride, c.rank, static_cast<u32>(route))) +
+           1 + c.topk;
   }
-}
+};
 
 // Publishes DONE_C and ends the round; by one thread. `active` are the first 64 ranks that are.
 CAMPANILE_DEVICE void publish_done(const MoeCommon& c, u32 epoch, u64 active) {
@@ -80,7 +74,9 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   // A wave sums a token; where there are more waves, a part of one. Neighbouring waves are of different blocks, so that
   // few tokens use all of them.
   const u32 waves = grid_blocks() * block_waves(), wave = wave_index() * grid_blocks() + block_index();
-  const RowSplit split = split_rows(static_cast<u32>((a.row_bytes + 15) / 16), tokens, waves);
+  // The last part collects the weights, and sums nothing: both wait for peers.
+  const bool weighted = a.out_weights != nullptr;
+  const RowSplit split = split_rows(static_cast<u32>((a.row_bytes + 15) / 16), tokens, waves, weighted);
   const u64 items = tokens <= c.capacity ? static_cast<u64>(tokens) * split.parts : 0;
   u64 routes = wave < items ? load_listed(routes_of(c, wave / split.parts), c.route_slots) : NO_ROUTE;
   block_barrier();
@@ -108,7 +104,8 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
     const u32 token = static_cast<u32>(item / split.parts), part = static_cast<u32>(item % split.parts);
     sum_list<Out::Stream>(caller_row(a.out, a.out_stride, a.row_bytes, token), PulledRow{c}, routes_of(c, token),
                           c.route_slots, mine, split.part(part));
-    if (part == 0 && a.out_weights != nullptr) collect_weights(a, token);
+    if (weighted && part == split.parts - 1)
+      join_weights(c, a.out_weights + static_cast<u64>(token) * c.topk, routes_of(c, token), mine, PulledWeights{c});
   }
   drain();
   block_barrier();

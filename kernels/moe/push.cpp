@@ -11,6 +11,7 @@
 #include "moe/layout.h"
 #include "moe/results.h"
 #include "moe/sum.h"
+#include "moe/weights.h"
 #include "portable.h"
 #include "wait.h"
 
@@ -263,23 +264,19 @@ CAMPANILE_DEVICE bool await_token(const PushArguments& a, bool own_in_place, con
   return true;
 }
 
-// The weight of each slot that was valid: an owner has sent it, the others zero.
-CAMPANILE_DEVICE void join_weights(const PushArguments& a, bool own_in_place, const u64* routes, u32 token) {
-  const MoeCommon& c = a.common;
-  for (u32 slot = lane(); slot < c.topk; slot += WAVE) {
-    u32 weight = 0;
-    for (u32 i = 0; i < c.route_slots; i++) {
-      const u64 route = load(routes + i);
-      if (route == NO_ROUTE) break;
-      const u32 owner = static_cast<u32>(route >> 32), row = static_cast<u32>(route);
-      const u64 at = owner == c.rank && own_in_place
-                         ? row_at(c, c.meta, c.meta_stride, owner, row) + 4 * (1 + c.topk)
-                         : row_at(c, a.return_weights, a.weight_stride, owner, row);
-      weight |= load_relaxed<Scope::System>(reinterpret_cast<const u32*>(window(c, c.rank) + at) + slot);
-    }
-    store(a.out_weights + static_cast<u64>(token) * c.topk + slot, weight);
+// Where the weights of a route are.
+struct ReturnedWeights {
+  const PushArguments& a;
+  bool own_in_place;
+
+  CAMPANILE_MEMBER const u32* operator()(u64 route) const {
+    const MoeCommon& c = a.common;
+    const u32 owner = static_cast<u32>(route >> 32), row = static_cast<u32>(route);
+    const u64 at = owner == c.rank && own_in_place ? row_at(c, c.meta, c.meta_stride, owner, row) + 4 * (1 + c.topk)
+                                                   : row_at(c, a.return_weights, a.weight_stride, owner, row);
+    return reinterpret_cast<const u32*>(window(c, c.rank) + at);
   }
-}
+};
 
 // The part of a token that a wave takes next, the same for all its lanes.
 CAMPANILE_DEVICE u64 take(const PushArguments& a, const PushShared& shared) {
@@ -291,7 +288,8 @@ CAMPANILE_DEVICE u64 take(const PushArguments& a, const PushShared& shared) {
 // Sums tokens until none is left. False after a failure.
 CAMPANILE_DEVICE bool receive_results(const PushArguments& a, const PushShared& shared) {
   const MoeCommon& c = a.common;
-  const RowSplit split = split_rows(result_vectors(a.results), shared.tokens, grid_blocks() * block_waves());
+  const bool weighted = a.out_weights != nullptr;
+  const RowSplit split = split_rows(result_vectors(a.results), shared.tokens, grid_blocks() * block_waves(), weighted);
   const u64 items = static_cast<u64>(shared.tokens) * split.parts;
   const bool own = shared.own_in_place != 0;
   u32 known = 0;
@@ -308,7 +306,8 @@ CAMPANILE_DEVICE bool receive_results(const PushArguments& a, const PushShared& 
     const u32 token = static_cast<u32>(item / split.parts), part = static_cast<u32>(item % split.parts);
     sum_list<Out::Stream>(caller_row(a.out, a.out_stride, a.results.row_bytes, token), ReturnedRow{a, own}, list,
                           c.route_slots, mine, split.part(part));
-    if (part == 0 && a.out_weights != nullptr) join_weights(a, own, list, token);
+    if (weighted && part == split.parts - 1)
+      join_weights(c, a.out_weights + static_cast<u64>(token) * c.topk, list, mine, ReturnedWeights{a, own});
     item = next;
     routes = following;
   }

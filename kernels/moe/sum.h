@@ -34,12 +34,15 @@ struct RowSplit {
     return {from, from + share < vectors ? from + share : vectors};
   }
 };
-// For so many rows and waves: a wave a row; where there are more waves, a part of one.
-CAMPANILE_DEVICE RowSplit split_rows(u32 vectors, u64 rows, u32 waves) {
-  const u32 most = (vectors + WAVE - 1) / WAVE;
+// For so many rows and waves: a wave a row; where there are more waves, a part of one. The last of several parts may be
+// `spare`: nothing is left for it, so that it can do something else which waits as long.
+CAMPANILE_DEVICE RowSplit split_rows(u32 vectors, u64 rows, u32 waves, bool spare = false) {
+  const u32 most = (vectors + WAVE - 1) / WAVE + spare;
   u32 parts = rows == 0 || rows >= waves ? 1 : waves / static_cast<u32>(rows);
   parts = parts > most ? most : parts;
-  return {parts, (vectors + parts - 1) / parts, vectors};
+  const u32 sums = spare && parts > 1 ? parts - 1 : parts;
+  // Whole turns of a wave: the loads of a turn that is left over would wait for those before it.
+  return {parts, ((vectors + sums - 1) / sums + WAVE - 1) / WAVE * WAVE, vectors};
 }
 
 // A row that a sum goes to: `bytes` bytes, of which the first `whole` vectors are stored as such, the rest by bytes.
@@ -194,16 +197,21 @@ CAMPANILE_DEVICE u64 rows_before(const MoeCommon& c, u32 source) {
 // The routes of a token.
 CAMPANILE_DEVICE const u64* routes_of(const MoeCommon& c, u64 token) { return c.routes + token * c.route_slots; }
 
+// How long a list is, whose start the lanes hold. Behind its end stand numbers of earlier rounds.
+template <class Number>
+CAMPANILE_DEVICE u32 count_listed(const Number* list, u32 slots, Number mine) {
+  constexpr Number END = ~Number{0};
+  const u64 ended = wave_ballot(mine == END);
+  u32 count = ended == 0 ? WAVE : first_set(ended);
+  while (count >= WAVE && count < slots && load(list + count) != END) count++;
+  return count;
+}
+
 // Vectors [from, to) of the sum of a list, whose start the lanes hold.
 template <Out OUT, class Number, class RowOf>
 CAMPANILE_DEVICE void sum_list(const OutRow& out, const RowOf& row_of, const Number* list, u32 slots, Number mine,
                                RowPart part) {
-  constexpr Number END = ~Number{0};
-  const u32 from = part.from, to = part.to;
-  // Behind the end of the list stand numbers of earlier rounds.
-  const u64 ended = wave_ballot(mine == END);
-  u32 count = ended == 0 ? WAVE : first_set(ended);
-  while (count >= WAVE && count < slots && load(list + count) != END) count++;
+  const u32 from = part.from, to = part.to, count = count_listed(list, slots, mine);
   switch (count) {
     case 0:
       for (u32 i = from + lane(); i < to; i += WAVE) store_any<OUT>(out, i, Vec16{});

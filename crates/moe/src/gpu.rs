@@ -35,7 +35,7 @@ use campanile_core::{CommError, Communicator, MemoryKind, MoeCombine};
 use campanile_gpu::{Address, Cache, Device, Grid, Pins, Stream};
 
 pub use error::{Failure, FailureKind, GpuMoeError};
-pub use layout::{DeviceLayout, LayoutCopy};
+pub use layout::{DeviceLayout, LayoutCopy, LayoutMap};
 pub use outputs::{DeviceOutputs, DeviceRows};
 
 use crate::protocol::{Epoch, Ready, Set, Word};
@@ -463,7 +463,7 @@ impl GpuMoe {
             active: self.state.address(&self.state.active),
             failed: self.state.address(&self.state.failed),
             abort: self.state.abort_address(),
-            record: self.state.record_address(set),
+            record: self.state.record_address(),
             deadline: self.options.deadline.as_nanos().min(u128::from(u64::MAX / 2)) as u64,
             rank: self.plan.rank as u32,
             ranks: self.plan.ranks as u32,
@@ -471,6 +471,7 @@ impl GpuMoe {
             topk: config.topk as u32,
             route_slots: config.topk.min(self.plan.ranks) as u32,
             weighted: u32::from(config.weighted),
+            set: set.0,
         })
     }
 }

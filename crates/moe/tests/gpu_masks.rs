@@ -9,6 +9,7 @@ mod emulated;
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
+use campanile_core::MoeCombine;
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{FailureKind, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile_moe::model::{compare, solve};
@@ -86,17 +87,17 @@ fn go_on(operations: &mut [GpuMoe], active: &[bool]) {
     });
 }
 
-fn operations(wave: u32, schedule: u64, options: &GpuMoeOptions) -> Option<(Case, Vec<GpuMoe>)> {
+fn operations(wave: u32, schedule: u64, combine: MoeCombine, options: &GpuMoeOptions) -> Option<(Case, Vec<GpuMoe>)> {
     let devices = devices(4, wave, schedule)?;
-    let case = Case { topk: 5, ..Case::new(&[5, 9, 3, 6]) };
+    let case = Case { topk: 5, combine, ..Case::new(&[5, 9, 3, 6]) };
     let operations = GpuMoe::in_process(&devices, &case.config(2), options, &cache()).unwrap();
     Some((case, operations))
 }
 
 #[test]
 fn rounds_go_on_without_one_and_two_ranks() {
-    for (wave, schedule) in [(32, 0), (64, 7)] {
-        let Some((case, mut operations)) = operations(wave, schedule, &GpuMoeOptions::default()) else { return };
+    for (wave, schedule, by) in [(32, 0, MoeCombine::Pull), (64, 7, MoeCombine::Pull), (32, 3, MoeCombine::Push)] {
+        let Some((case, mut operations)) = operations(wave, schedule, by, &GpuMoeOptions::default()) else { return };
         let mut active = [true; 4];
         check_round(&operations, &case.problem(1), &active, Set(0));
         for (masked, seed) in [(2, 2), (0, 4)] {
@@ -114,7 +115,12 @@ fn rounds_go_on_without_one_and_two_ranks() {
 /// A rank masked between dispatch and combine is neither waited for nor read from: its part is left out.
 #[test]
 fn a_mask_in_the_middle_of_a_round() {
-    let Some((case, mut operations)) = operations(32, 3, &GpuMoeOptions::default()) else { return };
+    mask_in_the_middle(MoeCombine::Pull);
+    mask_in_the_middle(MoeCombine::Push);
+}
+
+fn mask_in_the_middle(by: MoeCombine) {
+    let Some((case, mut operations)) = operations(32, 3, by, &GpuMoeOptions::default()) else { return };
     let (problem, active) = (case.problem(1), [true, true, false, true]);
     let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0).unwrap();
     let parts: Vec<_> = operations.iter().map(part).collect();
@@ -150,7 +156,7 @@ fn a_mask_in_the_middle_of_a_round() {
 fn a_generation_goes_on_after_a_failure() {
     let options =
         GpuMoeOptions { deadline: Duration::from_millis(300), first: Epoch(u32::MAX - 1), ..GpuMoeOptions::default() };
-    let Some((case, mut operations)) = operations(64, 5, &options) else { return };
+    let Some((case, mut operations)) = operations(64, 5, MoeCombine::Push, &options) else { return };
     let mut active = [true; 4];
     check_round(&operations, &case.problem(1), &active, Set(1));
     for (gone, seed) in [(1, 2), (3, 5)] {
@@ -174,7 +180,7 @@ fn a_generation_goes_on_after_a_failure() {
 
 #[test]
 fn masks_that_are_none_are_refused() {
-    let Some((_, mut operations)) = operations(32, 0, &GpuMoeOptions::default()) else { return };
+    let Some((_, mut operations)) = operations(32, 0, MoeCombine::Pull, &GpuMoeOptions::default()) else { return };
     let moe = &mut operations[1];
     let stream = moe.device().stream().unwrap();
     let mut refused = |active: &[bool]| moe.set_active(&stream, active).unwrap_err().to_string();

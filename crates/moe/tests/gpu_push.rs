@@ -69,8 +69,7 @@ fn more_ranks_than_lanes() {
 fn geometry_is_free() {
     for (schedule, (blocks, threads, senders)) in [(1, 32, 1), (9, 64, 2), (9, 64, 9), (2, 256, 1)].iter().enumerate() {
         let multiprocessors = if schedule % 2 == 0 { 4 } else { 1 };
-        let emulation =
-            Emulation { devices: 2, wave: 32, schedule: schedule as u64, multiprocessors, ..Emulation::default() };
+        let emulation = Emulation { devices: 2, wave: 32, schedule: schedule as u64, multiprocessors };
         let Some(devices) = emulate(emulation) else { return };
         let pins = Pins { blocks: Some(*blocks), threads: Some(*threads), shared_bytes: None };
         let options = GpuMoeOptions { combine: pins, senders: Some(*senders), ..GpuMoeOptions::default() };

@@ -4,15 +4,13 @@ use std::collections::HashMap;
 
 use campanile_gpu::Stream;
 use campanile_moe::exchange::Layout;
+use campanile_moe::gpu::LayoutMap;
 use campanile_moe::gpu::exchange::Arranged;
 use campanile_moe::{MoeConfig, Received};
 
 use super::Result;
 
-/// (source, row, slot, source token) of each row of the layout; `None` where a row pads.
-type Map = Vec<Option<[u32; 4]>>;
-
-/// The map, and where each group begins.
+/// The map of a layout, from its definition.
 fn expected(
     received: &Received,
     ranks: usize,
@@ -20,7 +18,7 @@ fn expected(
     topk: usize,
     layout: Layout,
     alignment: usize,
-) -> (Map, Vec<u32>) {
+) -> LayoutMap {
     let mut next = vec![0; ranks];
     let rows: Vec<[u32; 3]> = received
         .src
@@ -49,7 +47,7 @@ fn expected(
             offsets.push(map.len() as u32);
         }
     }
-    (map, offsets)
+    LayoutMap { rows: map, offsets }
 }
 
 /// Compares map, offsets, rows and scales of a layout with what must have come.
@@ -63,10 +61,10 @@ pub fn check(
     alignment: usize,
 ) -> Result<()> {
     let layout = arranged.layout.layout();
-    let (map, offsets) = expected(received, ranks, experts, config.topk, layout, alignment);
+    let map = expected(received, ranks, experts, config.topk, layout, alignment);
     let found = arranged.layout.read(stream)?;
-    if found != (map.clone(), offsets.clone()) {
-        return Err(format!("layout {found:?}, not {:?}", (map, offsets)).into());
+    if found != map {
+        return Err(format!("{found:?}, not {map:?}").into());
     }
     if arranged.copy.is_none() {
         return Ok(());
@@ -76,7 +74,7 @@ pub fn check(
     let numbers: HashMap<_, _> = tokens.enumerate().map(|(number, token)| (token, number)).collect();
     let row_bytes = config.dtype.row_bytes(config.hidden);
     let (mut x, mut scales) = (Vec::new(), Vec::new());
-    for place in &map {
+    for place in &map.rows {
         match place {
             None => {
                 x.resize(x.len() + row_bytes, 0);
@@ -89,10 +87,10 @@ pub fn check(
             }
         }
     }
-    let (found_x, found_scales) = arranged.read_rows(stream, config, map.len())?;
+    let (found_x, found_scales) = arranged.read_rows(stream, config, map.rows.len())?;
     let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
     if found_x != x || bits(&found_scales) != bits(&scales) {
-        return Err(format!("{} rows of the layout are not those that came", map.len()).into());
+        return Err(format!("{} rows of the layout are not those that came", map.rows.len()).into());
     }
     Ok(())
 }

@@ -2,11 +2,13 @@
 //!
 //! `dispatch` and `combine` are one launch each between two events of a stream, behind a round that was launched just
 //! before, so that the launch itself is hidden where the kernel is long. `pair` is a round of a graph of ten, `released`
-//! the same with a release in combine's place. Medians over iterations, the slowest rank.
+//! the same with a release in combine's place. Medians over iterations, the slowest rank. Results come back by pull or by
+//! push, which has arms for the number of blocks that send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use campanile_core::MoeCombine;
 use campanile_gpu::{Cache, CallError, Coherence, Compile, Device, Graph, Grid, Pins, Plan, Residency, Source, Stream};
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{GpuMoe, GpuMoeError, GpuMoeOptions, Index};
@@ -26,14 +28,15 @@ const SET: Set = Set(0);
 
 /// A benchmark: its sizes and type.
 #[derive(Clone, Copy)]
-struct Shape {
-    tokens: usize,
-    hidden: usize,
-    dtype: DType,
+pub struct Shape {
+    pub tokens: usize,
+    pub hidden: usize,
+    pub dtype: DType,
 }
 
 impl Shape {
-    fn problem(&self, ranks: usize) -> Problem {
+    /// Tokens of all ranks.
+    pub fn problem(&self, ranks: usize) -> Problem {
         let expert_rank = Problem::block_map(EXPERTS, ranks);
         let scales = self.dtype.default_scales(self.hidden);
         let rank = |rank: usize| {
@@ -65,8 +68,10 @@ impl Shape {
         }
     }
 
-    fn config(&self, problem: &Problem) -> MoeConfig {
+    /// The operation for them.
+    pub fn config(&self, problem: &Problem, combine: MoeCombine) -> MoeConfig {
         MoeConfig {
+            combine,
             dtype: self.dtype,
             scales: problem.scales,
             sets: 1,
@@ -84,7 +89,15 @@ struct Times {
     released: f64,
 }
 
-pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
+/// Times ranks on these devices, each of which is `sharing` ranks'.
+pub fn run(
+    devices: &[Device],
+    sharing: u32,
+    options: &GpuMoeOptions,
+    cache: &Cache,
+    small: bool,
+    by: MoeCombine,
+) -> Result<()> {
     let ranks = devices.len();
     let mut rows = Vec::new();
     let (stores, loads) = link(devices, cache, small)?;
@@ -98,9 +111,9 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
         for dtype in [DType::F8E4M3, DType::BF16] {
             let shape = Shape { tokens, hidden, dtype };
             let problem = shape.problem(ranks);
-            for (number, pins) in geometries(tokens, small).into_iter().enumerate() {
-                let options = GpuMoeOptions { dispatch: pins[0], combine: pins[1], ..GpuMoeOptions::default() };
-                let operations = GpuMoe::in_process(devices, &shape.config(&problem), &options, cache)?;
+            let most = devices[0].multiprocessors() / sharing;
+            for (number, options) in arms(tokens, small, sharing, most, options, by).into_iter().enumerate() {
+                let operations = GpuMoe::in_process(devices, &shape.config(&problem, by), &options, cache)?;
                 let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0);
                 let parts = operations.iter().map(part).collect::<std::result::Result<Vec<_>, _>>()?;
                 if number == 0 {
@@ -114,10 +127,12 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
                 let out =
                     bytes(dtype.row_bytes(hidden) + problem.scales * 4 + 4 * (1 + 2 * TOPK)) / times.dispatch / 1e3;
                 let back = bytes(2 * hidden) / times.combine / 1e3;
+                let limit = if by == MoeCombine::Push { stores } else { loads };
                 let [dispatch, combine] = operations[0].grids();
                 let grid = |grid: Grid| format!("{}x{}", grid.blocks, grid.threads);
+                let senders = options.senders.map_or_else(String::new, |senders| format!(" {senders} send"));
                 println!(
-                    "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%",
+                    "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%{senders}",
                     dtype.name(),
                     grid(dispatch),
                     grid(combine),
@@ -128,11 +143,11 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
                     out,
                     100.0 * out / stores,
                     back,
-                    100.0 * back / loads,
+                    100.0 * back / limit,
                 );
                 rows.push(json!({
                     "ranks": ranks, "tokens": tokens, "hidden": hidden, "topk": TOPK, "experts": EXPERTS,
-                    "dtype": dtype.name(), "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
+                    "dtype": dtype.name(), "combine": by.to_string(), "senders": options.senders, "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
                     "dispatch_us": times.dispatch, "combine_us": times.combine, "pair_graph_us": times.pair,
                     "released_graph_us": times.released, "dispatch_wire_gbs": out, "combine_wire_gbs": back,
                 }));
@@ -143,13 +158,49 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
     Ok(())
 }
 
-/// Geometries that are tried, those of the table first.
-fn geometries(tokens: usize, small: bool) -> Vec<[Pins; 2]> {
-    let pins = |blocks, threads| Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
-    let mut all = vec![[Pins::default(); 2]];
-    if small {
-        return all;
+/// What is tried, the table's geometry first; where several ranks share a device, of at most `most` blocks, since the blocks
+/// of a combine wait for the other ranks' first ones.
+fn arms(
+    tokens: usize,
+    small: bool,
+    sharing: u32,
+    most: u32,
+    options: &GpuMoeOptions,
+    by: MoeCombine,
+) -> Vec<GpuMoeOptions> {
+    if by == MoeCombine::Pull {
+        let pinned = |pins: [Pins; 2]| GpuMoeOptions { dispatch: pins[0], combine: pins[1], ..*options };
+        return geometries(tokens, small, sharing, most).into_iter().map(pinned).collect();
     }
+    let arm = |blocks: u32, threads, senders: u32| {
+        let blocks = if sharing > 1 { blocks.min(most) } else { blocks }.max(1);
+        let combine = Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
+        let dispatch = if sharing > 1 { combine } else { Pins::default() };
+        GpuMoeOptions { dispatch, combine, senders: Some(senders.min(blocks)), ..*options }
+    };
+    let mut all = if sharing > 1 { Vec::new() } else { vec![*options] };
+    match tokens {
+        _ if small => all.push(arm(2, 64, 1)),
+        4096 => {
+            all.extend([32, 48, 64, 88, 110, 132].map(|senders| arm(132, 512, senders)));
+            all.extend([arm(264, 256, 128), arm(264, 256, 176), arm(24, 512, 16), arm(24, 512, 20)]);
+        }
+        128 => all.extend([arm(132, 512, 44), arm(132, 512, 132), arm(64, 512, 32), arm(128, 256, 64)]),
+        _ => all.extend([arm(16, 256, 2), arm(16, 256, 8), arm(8, 512, 1), arm(4, 256, 1)]),
+    }
+    all
+}
+
+/// Geometries of dispatch and of combine by pull.
+fn geometries(tokens: usize, small: bool, sharing: u32, most: u32) -> Vec<[Pins; 2]> {
+    let pins = |blocks: u32, threads| {
+        let blocks = if sharing > 1 { blocks.min(most) } else { blocks };
+        Pins { blocks: Some(blocks.max(1)), threads: Some(threads), shared_bytes: None }
+    };
+    if small {
+        return vec![if sharing > 1 { [pins(2, 64); 2] } else { [Pins::default(); 2] }];
+    }
+    let mut all = if sharing > 1 { Vec::new() } else { vec![[Pins::default(); 2]] };
     all.extend(match tokens {
         4096 => vec![
             [pins(24, 512), pins(24, 512)],
@@ -163,9 +214,16 @@ fn geometries(tokens: usize, small: bool) -> Vec<[Pins; 2]> {
             [pins(64, 512), pins(64, 512)],
             [pins(128, 512), pins(132, 256)],
             [pins(128, 128), pins(128, 512)],
+            [pins(16, 512), pins(16, 512)],
         ],
-        _ => vec![[pins(1, 256), pins(1, 512)], [pins(1, 128), pins(4, 256)], [pins(2, 512), pins(16, 64)]],
+        _ => vec![
+            [pins(1, 512), pins(1, 512)],
+            [pins(1, 256), pins(2, 512)],
+            [pins(1, 128), pins(4, 256)],
+            [pins(2, 512), pins(16, 64)],
+        ],
     });
+    all.dedup();
     all
 }
 
@@ -199,13 +257,19 @@ fn verify(operations: &[GpuMoe], parts: &[DeviceProblem], problem: &Problem) -> 
 }
 
 /// A barrier of threads that spins, so that ranks start together.
-struct Meeting {
+pub struct Meeting {
     ranks: usize,
     arrived: AtomicUsize,
 }
 
 impl Meeting {
-    fn meet(&self) -> Result<()> {
+    /// Of so many threads.
+    pub fn new(ranks: usize) -> Self {
+        Self { ranks, arrived: AtomicUsize::new(0) }
+    }
+
+    /// Returns when all are here.
+    pub fn meet(&self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let target = (self.arrived.fetch_add(1, Ordering::AcqRel) / self.ranks + 1) * self.ranks;
         while self.arrived.load(Ordering::Acquire) < target {
@@ -219,7 +283,7 @@ impl Meeting {
 }
 
 fn time(operations: &[GpuMoe], parts: &[DeviceProblem], small: bool) -> Result<Times> {
-    let meeting = Meeting { ranks: operations.len(), arrived: AtomicUsize::new(0) };
+    let meeting = Meeting::new(operations.len());
     let all = std::thread::scope(|scope| {
         let threads: Vec<_> = operations
             .iter()
@@ -295,7 +359,7 @@ fn time_rank(moe: &GpuMoe, part: &DeviceProblem, meeting: &Meeting, iterations: 
 }
 
 /// The median without the first eighth, which warms up.
-fn median(mut values: Vec<f64>) -> f64 {
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.drain(..values.len() / 8);
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
@@ -321,7 +385,7 @@ fn link(devices: &[Device], cache: &Cache, small: bool) -> Result<(f64, f64)> {
         }
         memories.push(memory);
     }
-    let meeting = Meeting { ranks: devices.len(), arrived: AtomicUsize::new(0) };
+    let meeting = Meeting::new(devices.len());
     let addresses: Vec<u64> = memories.iter().map(campanile_gpu::VirtualMemory::address).collect();
     let one = |rank: usize| -> Result<[f64; 2]> {
         let device = &devices[rank];

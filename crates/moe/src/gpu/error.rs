@@ -37,8 +37,6 @@ pub struct Failure {
     pub peer: usize,
     /// Which word.
     pub word: Word,
-    /// Of which set.
-    pub set: Set,
     /// The value that was waited for; for a misuse the capacity, or the tokens of the dispatch; the room for an overflow.
     pub expected: u64,
     /// The value that was there; the token count for a misuse, the rows for an overflow.
@@ -47,22 +45,19 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, phase, peer, word, set, expected, seen } = self;
+        let Self { kind, phase, set, peer, word, expected, seen } = self;
+        let (wanted, found) = (Shown(*word, *expected), Shown(*word, *seen));
         match kind {
             FailureKind::Timeout => {
-                let (expected, seen) = (Shown(*word, *expected), Shown(*word, *seen));
-                write!(f, "{phase}: rank {peer} did not bring {word} of {set} to {expected} in time; it is at {seen}")
+                write!(f, "{phase} on {set}: rank {peer} did not bring {word} to {wanted} in time; it is at {found}")
             }
             FailureKind::Aborted => {
-                let (expected, seen) = (Shown(*word, *expected), Shown(*word, *seen));
-                write!(f, "{phase}: aborted while {word} of {set} of rank {peer} was at {seen}, not yet at {expected}")
+                write!(f, "{phase} on {set}: aborted while {word} of rank {peer} was at {found}, not yet at {wanted}")
             }
             FailureKind::Protocol => write!(
                 f,
-                "{phase}: {word} of {set} of rank {peer} holds {}, which nobody who waits for {} may find; the ranks \
-                 disagree on their calls, or the word was overwritten",
-                Shown(*word, *seen),
-                Shown(*word, *expected)
+                "{phase} on {set}: {word} of rank {peer} holds {found}, which nobody who waits for {wanted} may find; the \
+                 ranks disagree on their calls, or the word was overwritten"
             ),
             FailureKind::Overflow => {
                 write!(f, "{phase}: the layout takes {seen} rows, and there is room for {expected}; give it more")
@@ -126,11 +121,11 @@ impl GpuMoeError {
     }
 }
 
-/// Reads the record of `set`; `None` while there was no failure.
+/// Reads a record; `None` while there was no failure.
 ///
 /// # Safety
 /// `record` points to a `MoeRecord` that only kernels write.
-pub(super) unsafe fn read_record(record: *const u8, set: Set) -> Option<Failure> {
+pub(super) unsafe fn read_record(record: *const u8) -> Option<Failure> {
     // SAFETY: the caller's promise; the record is aligned to 8 and all accesses to it are atomic.
     unsafe {
         let word = |at: usize| (*record.add(at).cast::<AtomicU32>()).load(Ordering::Relaxed);
@@ -148,9 +143,9 @@ pub(super) unsafe fn read_record(record: *const u8, set: Set) -> Option<Failure>
         Some(Failure {
             kind,
             phase: phases[(word(4) as usize).min(phases.len() - 1)],
+            set: Set(word(32)),
             peer: word(8) as usize,
             word: Word::ALL[(word(12) as usize).min(Word::ALL.len() - 1)],
-            set,
             expected: value(16),
             seen: value(24),
         })

@@ -30,6 +30,7 @@ fn source(name: &str) -> Source {
         .with_header("moe/results.h", include_str!("../../../../kernels/moe/results.h"))
         .with_header("moe/sum.h", include_str!("../../../../kernels/moe/sum.h"))
         .with_header("moe/quantize.h", include_str!("../../../../kernels/moe/quantize.h"))
+        .with_header("moe/weights.h", include_str!("../../../../kernels/moe/weights.h"))
 }
 
 /// The number of a type in `moe/number.h`.

@@ -46,6 +46,15 @@ pub struct LayoutCopy {
     pub rows: usize,
 }
 
+/// Map and offsets of a layout, read back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayoutMap {
+    /// Source rank, row, slot (`u32::MAX` if compact) and source token of each row of the layout; `None` where a row pads.
+    pub rows: Vec<Option<[u32; 4]>>,
+    /// First row of each group, then the rows in all.
+    pub offsets: Vec<u32>,
+}
+
 impl DeviceLayout {
     /// A layout of what comes to `moe`. Groups of experts start at a multiple of `alignment` rows; compact rows have no
     /// gaps. Compiles and allocates.
@@ -141,12 +150,11 @@ impl DeviceLayout {
         self.memory.address() + region.offset as Address
     }
 
-    /// Reads map and offsets, after all earlier work of the stream: each (source, row, slot, token) of the layout, `None`
-    /// where a row pads; and where each group begins.
+    /// Reads map and offsets, after all earlier work of the stream.
     ///
     /// # Errors
     /// Those of the calls.
-    pub fn read(&self, stream: &Stream) -> Result<(Vec<Place>, Vec<u32>), GpuMoeError> {
+    pub fn read(&self, stream: &Stream) -> Result<LayoutMap, GpuMoeError> {
         let words = |region: &ArenaRegion, count: usize| -> Result<Vec<u32>, GpuMoeError> {
             let mut bytes = vec![0; count * 4];
             if !bytes.is_empty() {
@@ -156,8 +164,8 @@ impl DeviceLayout {
         };
         let offsets = words(&self.offsets, self.groups + 1)?;
         let map = words(&self.map, offsets[self.groups] as usize * 4)?;
-        let places = map.as_chunks::<4>().0.iter().map(|place| (place[0] != u32::MAX).then_some(*place));
-        Ok((places.collect(), offsets))
+        let place = |place: &[u32; 4]| (place[0] != u32::MAX).then_some(*place);
+        Ok(LayoutMap { rows: map.as_chunks::<4>().0.iter().map(place).collect(), offsets })
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct SetRegions {
     pub(super) routes: ArenaRegion,
 }
 
-/// Counters, routes and tables in device memory; a record a set and the abort word in host memory.
+/// Counters, routes and tables in device memory; record and abort word in host memory.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) sets: Vec<SetRegions>,
@@ -60,7 +60,7 @@ impl State {
 
         let active = arena.carve("active", "bits", 8, ranks.div_ceil(64))?;
         let memory = device.allocate(arena.bytes(), Coherence::Coarse)?;
-        let host = device.allocate_host(sets.len() * RECORD_BYTES + 8)?;
+        let host = device.allocate_host(RECORD_BYTES + 8)?;
         Ok(Self { sets, failed, windows: table, expert_rank, expert_number, active, memory, host })
     }
 
@@ -153,25 +153,24 @@ impl State {
         Ok(bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).collect())
     }
 
-    /// The first failure, if there was one: it is in the record of its set, and the others are empty.
+    /// The first failure, if there was one.
     pub(super) fn failure(&self) -> Option<Failure> {
-        let sets = (0..).map(Set).take(self.sets.len());
-        // SAFETY: the records of this rank's kernels, inside the memory.
-        sets.into_iter().find_map(|set| unsafe { read_record(self.host.as_ptr().add(set.index() * RECORD_BYTES), set) })
+        // SAFETY: the record of this rank's kernels.
+        unsafe { read_record(self.host.as_ptr()) }
     }
 
-    pub(super) fn record_address(&self, set: Set) -> Address {
-        self.host.address() + (set.index() * RECORD_BYTES) as Address
+    pub(super) fn record_address(&self) -> Address {
+        self.host.address()
     }
 
     /// The abort word, on the host: a u32.
     pub(super) fn abort(&self) -> *mut u8 {
-        // SAFETY: behind the records, inside the memory.
-        unsafe { self.host.as_ptr().add(self.sets.len() * RECORD_BYTES) }
+        // SAFETY: behind the record, inside the memory.
+        unsafe { self.host.as_ptr().add(RECORD_BYTES) }
     }
 
     pub(super) fn abort_address(&self) -> Address {
-        self.host.address() + (self.sets.len() * RECORD_BYTES) as Address
+        self.host.address() + RECORD_BYTES as Address
     }
 }
 
