@@ -220,7 +220,7 @@ fn a_rank_that_never_comes_is_named_by_the_word_that_it_owes() {
     let fault = error.fault().unwrap();
     assert_eq!((fault.culprit, fault.kind, fault.reporter), (Rank(2), FaultKind::Stalled, Rank(0)));
     let text = error.to_string();
-    assert!(text.contains("dispatch receive: rank 0 did not bring META of set 1 to (1, 0) in time"), "{text}");
+    assert!(text.contains("dispatch receive on set 1: rank 0 did not bring META to (1, 0) in time"), "{text}");
     assert!(text.contains("rank 2 did not go on within the deadline"), "{text}");
     // The one that was late learns of it when it looks.
     assert_eq!(late.unwrap_err().fault(), Some(fault));

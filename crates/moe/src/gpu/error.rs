@@ -33,6 +33,8 @@ pub struct Failure {
     pub kind: FailureKind,
     /// In which phase.
     pub phase: Phase,
+    /// Of which set.
+    pub set: Set,
     /// Whose word was waited for; this rank itself for a misuse.
     pub peer: usize,
     /// Which word.

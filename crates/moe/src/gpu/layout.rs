@@ -31,9 +31,6 @@ pub struct DeviceLayout {
     memory: DeviceMemory,
 }
 
-/// Source rank, row, slot and source token of a row of a layout; `None` where a row pads.
-type Place = Option<[u32; 4]>;
-
 /// Where the rows of a layout are copied to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayoutCopy {
