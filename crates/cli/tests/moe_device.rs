@@ -19,6 +19,9 @@ fn has_compiler() -> bool {
     found.is_ok()
 }
 
+/// Some options.
+type Options = &'static [&'static str];
+
 #[test]
 fn files_give_the_same_bytes_as_on_the_host() {
     if !has_compiler() {
@@ -26,7 +29,7 @@ fn files_give_the_same_bytes_as_on_the_host() {
     }
     let folder = tempfile::tempdir().unwrap();
     const DEVICE: [&str; 4] = ["--device", "emulator", "--timeout", "60"];
-    let cases: [(File, &[&str], &[&[&str]]); 7] = [
+    let cases: [(File, Options, &[Options]); 7] = [
         (
             File::new(&[3, 0, 7], 40, 3, 7, Dtype::BF16, 1),
             &[],
