@@ -100,7 +100,6 @@ fn a_rank_that_never_comes_is_named() {
         set: Set(0),
         peer: 1,
         word: Word::Meta,
-        set: Set(0),
         expected,
         seen: 0,
     };
