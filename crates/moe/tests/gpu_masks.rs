@@ -154,9 +154,14 @@ fn mask_in_the_middle(by: MoeCombine) {
 /// death.
 #[test]
 fn a_generation_goes_on_after_a_failure() {
+    generations(MoeCombine::Pull);
+    generations(MoeCombine::Push);
+}
+
+fn generations(by: MoeCombine) {
     let options =
-        GpuMoeOptions { deadline: Duration::from_millis(300), first: Epoch(u32::MAX - 1), ..GpuMoeOptions::default() };
-    let Some((case, mut operations)) = operations(64, 5, MoeCombine::Push, &options) else { return };
+        GpuMoeOptions { deadline: Duration::from_millis(1500), first: Epoch(u32::MAX - 1), ..GpuMoeOptions::default() };
+    let Some((case, mut operations)) = operations(64, 5, by, &options) else { return };
     let mut active = [true; 4];
     check_round(&operations, &case.problem(1), &active, Set(1));
     for (gone, seed) in [(1, 2), (3, 5)] {

@@ -139,10 +139,10 @@ fn words_are_those_of_the_host() {
                     received.src.as_chunks::<2>().0.iter().filter(|src| src[0] == source as i32).count() as u64;
             }
         }
-        for owner in 0..2 {
-            for source in 0..2 {
+        for (owner, expected) in expected.iter().enumerate() {
+            for (source, expected) in expected.iter().enumerate() {
                 let seen = |of| word(&operations, &parts, source, owner, of);
-                assert_eq!(seen(Word::Returned), expected[owner][source], "of rank {owner} at {source}");
+                assert_eq!(seen(Word::Returned), *expected, "of rank {owner} at {source}");
                 assert_eq!(seen(Word::ReadyC), TaggedWord { epoch, count: Ready::Push as u32 }.pack());
                 assert_eq!(seen(Word::DoneC), TaggedWord { epoch, count: 0 }.pack());
             }
