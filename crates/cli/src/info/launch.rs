@@ -1,7 +1,7 @@
 //! Who started this process, as which rank, and where the ranks of its job meet.
 
 use campanile::Config;
-use campanile::bootstrap::{Place, Rendezvous, place};
+use campanile::bootstrap::{Address, Place, Rendezvous, place};
 use serde::Serialize;
 
 /// What the launcher's variables tell.
@@ -39,15 +39,12 @@ impl Launch {
             Rendezvous::Launcher(address) => (address, false),
             Rendezvous::Rank0(address) => (address, true),
         };
-        Self::Launched {
-            launcher,
-            rank: rank.0,
-            ranks,
-            local_rank,
-            local_ranks,
-            store: address.to_string(),
-            rank_0_hosts,
-        }
+        // The name of a socket may be all that keeps others out: it is not for logs.
+        let store = match address {
+            Address::Abstract(_) => "a Unix socket of this machine".to_owned(),
+            address => address.to_string(),
+        };
+        Self::Launched { launcher, rank: rank.0, ranks, local_rank, local_ranks, store, rank_0_hosts }
     }
 }
 
