@@ -28,5 +28,5 @@ mod threads;
 pub use environment::{JoinError, configuration, from_env, join, place};
 pub use launch::{Exit, Failure, Launch, LaunchError, Outcome, Output, RankOutcome};
 pub use launcher::{Place, PlaceError, Rendezvous};
-pub use store::{Address, MAX_KEY, MAX_VALUE, StoreClient, StoreServer};
+pub use store::{Address, MAX_ANSWER, MAX_KEY, MAX_VALUE, StoreClient, StoreServer};
 pub use threads::ThreadBootstrap;

@@ -54,4 +54,4 @@ pub(crate) use client::ConnectError;
 pub use client::StoreClient;
 pub(crate) use listener::Listener;
 pub use server::StoreServer;
-pub use wire::{MAX_KEY, MAX_VALUE};
+pub use wire::{MAX_ANSWER, MAX_KEY, MAX_VALUE};

@@ -20,10 +20,22 @@ const PROBE: &str = env!("CARGO_BIN_EXE_campanile-launch-probe");
 /// Far more than anything takes; reached only by what hangs.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A launcher that runs `script` in a shell as every rank.
+/// A launcher that runs `script` in a shell as every rank, with the signals that end a job as a terminal has them: what the
+/// tests themselves were started under may ignore some, as `nohup` and a shell's `&` do, and what is ignored stays so.
 fn launcher(options: &[&str], script: &str) -> Command {
     let mut command = Command::new(PROBE);
     command.arg("launch").args(options).args(["--", "sh", "-c", script]);
+    let by_default = || {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: sets a disposition, which may be done between fork and exec; nothing of ours handles these here.
+            if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: it makes system calls only, which are safe to make after fork.
+    unsafe { command.pre_exec(by_default) };
     command
 }
 

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use campanile_bootstrap::{Launch, MAX_KEY, MAX_VALUE, Output, StoreClient, StoreServer};
+use campanile_bootstrap::{Launch, MAX_ANSWER, MAX_KEY, MAX_VALUE, Output, StoreClient, StoreServer};
 use campanile_core::{Bootstrap, BootstrapError, Rank, Team};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -235,6 +235,15 @@ fn what_is_too_large_is_refused_and_harms_nothing() {
     }
     client.put(&long[..MAX_KEY], &vec![1; MAX_VALUE]).unwrap();
     assert!(client.get(&long[..MAX_KEY], LONG).unwrap() == Some(vec![1; MAX_VALUE]));
+    // An answer that is many times the request: one key, over and over.
+    let most = MAX_ANSWER / (MAX_VALUE + 8);
+    for (times, expected) in [(most, most * (MAX_VALUE + 8)), (most + 1, 0)] {
+        let mut stream = raw(&store);
+        let keys = string(&long.as_bytes()[..MAX_KEY]).repeat(times);
+        stream.write_all(&[&VALIDATE[..], &[10], &(times as u64).to_le_bytes(), &keys].concat()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), expected as u64);
+    }
 }
 
 #[test]

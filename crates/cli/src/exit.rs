@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use crate::output::printable;
+
 /// Why not, and the exit code that says so.
 #[derive(Debug)]
 pub enum Error {
@@ -23,7 +25,7 @@ impl Error {
             Self::Input(error) => (error, 2),
             Self::Failure(error) => (error, 1),
         };
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", printable(&format!("{error:#}")));
         ExitCode::from(code)
     }
 }

@@ -1,4 +1,4 @@
-//! `campanile info`: transports, configuration and this machine; with `--explain`, what selection would do and why.
+//! `campanile info`: transports, the launcher, configuration and this machine; with `--explain`, what selection would do and why.
 
 use anyhow::anyhow;
 use campanile::host::cache::Caches;
@@ -10,10 +10,11 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
 use crate::exit::Error;
-use crate::output::print;
+use crate::output::{print, printable};
 use crate::ranks::Ranks;
 
 mod explain;
+mod launch;
 
 /// Arguments of `campanile info`.
 #[derive(clap::Args, Debug)]
@@ -82,6 +83,8 @@ struct Info {
     version: &'static str,
     transports: Vec<Transport>,
     refused: Vec<Refused>,
+    /// `null`: nobody launched this process.
+    launch: Option<launch::Launch>,
     variables: Vec<Variable>,
     machine: Machine,
 }
@@ -107,6 +110,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         version: env!("CARGO_PKG_VERSION"),
         transports: transports(&plugins),
         refused: refused(&plugins),
+        launch: launch::Launch::of(&config),
         variables: variables.collect(),
         machine: Machine {
             cores: topology.cores().len(),
@@ -188,6 +192,8 @@ fn text(info: &Info) -> String {
     text += &format!("campanile {}\n\n", info.version);
     text += "Transports\n";
     text += &transports_text(&info.transports, &info.refused);
+    text += "\nLaunch\n";
+    text += &launch::text(info.launch.as_ref());
     let machine = &info.machine;
     let mib = |bytes: usize| bytes as f64 / (1 << 20) as f64;
     text += "\nMachine\n";
@@ -214,15 +220,15 @@ fn text(info: &Info) -> String {
 fn transports_text(transports: &[Transport], refused: &[Refused]) -> String {
     let mut text = String::new();
     for Transport { name, version, summary, origin, devices } in transports {
-        text += &format!("  {name} {version} ({origin}): {summary}\n");
+        text += &format!("  {name} {version} ({}): {summary}\n", printable(origin));
         for Device { device, usable, note } in devices {
             let state = if *usable { "usable" } else { "left out" };
-            text += &format!("      device {device}: {state}, {note}\n");
+            text += &format!("      device {device}: {state}, {}\n", printable(note));
         }
     }
     // A reason names its file or folder.
     for Refused { reason, .. } in refused {
-        text += &format!("  refused: {reason}\n");
+        text += &format!("  refused: {}\n", printable(reason));
     }
     text
 }

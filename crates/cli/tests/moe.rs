@@ -231,7 +231,13 @@ fn info_lists_transports_and_variables() {
     );
     assert_eq!(value["transports"][0]["devices"][0]["usable"], true);
     assert_eq!(value["refused"], serde_json::json!([]));
+    assert_eq!(value["launch"], serde_json::Value::Null);
     let names: Vec<_> = value["variables"].as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
     assert!(names.contains(&"CAMPANILE_TIMEOUT"));
     assert!(good(&["info"]).contains("CAMPANILE_TIMEOUT"));
+    let run = ["run", "-n", "2", "--", env!("CARGO_BIN_EXE_campanile"), "info"];
+    let said = good(&run);
+    for rank in ["[0]   campanile run: rank 0 of 2", "[1]   campanile run: rank 1 of 2"] {
+        assert!(said.contains(rank), "{said}");
+    }
 }

@@ -1,6 +1,6 @@
 //! The server: one thread, a poll loop over connections, a map.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,7 +16,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send};
 use super::address::Address;
 use super::listener::Listener;
 use super::map::Map;
-use super::wire::{self, MAGIC, Request};
+use super::wire::{self, MAGIC, MAX_ANSWER, Request};
 use crate::poll::poll_until;
 
 /// The store of a job. Dropping it ends its thread and closes every connection.
@@ -33,6 +33,7 @@ struct Control {
     /// Readable when `state` was changed.
     event: OwnedFd,
     state: AtomicU8,
+    /// Those that have said what a client says first. Whoever has not is nobody's rank and is not waited for.
     connections: Mutex<usize>,
     connections_changed: Condvar,
 }
@@ -150,7 +151,7 @@ struct Client {
     /// Received, not yet a whole request.
     input: Vec<u8>,
     /// Answered, not yet sent.
-    output: Vec<u8>,
+    output: VecDeque<u8>,
     validated: bool,
     /// The keys that its `WAIT` still waits for.
     awaited: HashSet<Vec<u8>>,
@@ -205,7 +206,7 @@ impl Server {
             if self.control.state.load(Ordering::Acquire) == state::CLOSING {
                 self.listener.close();
             }
-            *self.control.connections() = self.clients.len();
+            *self.control.connections() = self.clients.iter().filter(|client| client.validated).count();
             self.control.connections_changed.notify_all();
         }
     }
@@ -289,13 +290,13 @@ impl Server {
             }
             Request::Check { keys } => {
                 let ready = keys.iter().all(|key| self.map.has(key));
-                output.push(if ready { wire::READY } else { wire::NOT_READY });
+                output.push_back(if ready { wire::READY } else { wire::NOT_READY });
             }
             Request::Wait { keys } => {
                 let missing = keys.into_iter().filter(|key| !self.map.has(key));
                 client.awaited = missing.map(<[u8]>::to_vec).collect();
                 if client.awaited.is_empty() {
-                    output.push(wire::STOP_WAITING);
+                    output.push_back(wire::STOP_WAITING);
                 }
             }
             Request::NumKeys => output.extend((self.map.keys().len() as i64).to_le_bytes()),
@@ -304,7 +305,13 @@ impl Server {
                 self.map.append(key, value);
                 self.wake(key);
             }
-            Request::MultiGet { keys } => keys.iter().for_each(|key| write_value(output, self.map.get(key))),
+            Request::MultiGet { keys } => {
+                let bytes: usize = keys.iter().map(|key| size_of::<u64>() + self.map.get(key).len()).sum();
+                if bytes > MAX_ANSWER {
+                    return Err(format!("a MULTI_GET of {bytes} bytes, at most {MAX_ANSWER} are allowed"));
+                }
+                keys.iter().for_each(|key| write_value(output, self.map.get(key)));
+            }
             Request::MultiSet { pairs } => {
                 for (key, value) in pairs {
                     self.map.set(key, value);
@@ -313,7 +320,7 @@ impl Server {
             }
             Request::CancelWait => {
                 client.awaited.clear();
-                output.push(wire::WAIT_CANCELED);
+                output.push_back(wire::WAIT_CANCELED);
             }
             Request::Ping { nonce } => output.extend(nonce.to_le_bytes()),
             Request::QueuePush { key, value } => {
@@ -339,7 +346,7 @@ impl Server {
                 if arrived < ranks {
                     client.awaited = HashSet::from([key.to_vec()]);
                 } else {
-                    output.push(wire::STOP_WAITING);
+                    output.push_back(wire::STOP_WAITING);
                     self.wake(key);
                 }
             }
@@ -353,7 +360,7 @@ impl Server {
     }
 }
 
-fn write_value(output: &mut Vec<u8>, value: &[u8]) {
+fn write_value(output: &mut VecDeque<u8>, value: &[u8]) {
     output.extend((value.len() as u64).to_le_bytes());
     output.extend(value);
 }
@@ -380,7 +387,7 @@ impl Client {
         Self {
             stream,
             input: Vec::new(),
-            output: Vec::new(),
+            output: VecDeque::new(),
             validated: false,
             awaited: HashSet::new(),
             ended: false,
@@ -391,7 +398,7 @@ impl Client {
     /// Answers its wait, if that was for this key alone by now.
     fn wake(&mut self, key: &[u8]) {
         if self.awaited.remove(key) && self.awaited.is_empty() {
-            self.output.push(wire::STOP_WAITING);
+            self.output.push_back(wire::STOP_WAITING);
             self.send();
         }
     }
@@ -418,12 +425,37 @@ impl Client {
 
     fn send(&mut self) {
         while !self.output.is_empty() && !self.lost {
-            match send(&self.stream, &self.output, SendFlags::NOSIGNAL) {
+            match send(&self.stream, self.output.as_slices().0, SendFlags::NOSIGNAL) {
                 Ok(length) => drop(self.output.drain(..length)),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return,
                 Err(_) => self.lost = true,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+
+    use campanile_core::{Bootstrap, Rank};
+
+    use super::*;
+    use crate::StoreClient;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn who_is_no_client_is_not_waited_for() {
+        let server = StoreServer::start().unwrap();
+        let _mute = UnixStream::connect_addr(&SocketAddr::from_abstract_name(server.address()).unwrap()).unwrap();
+        let client = StoreClient::connect(server.address(), Rank(0), 1, LONG).unwrap();
+        // The mute one came first, so it is accepted by now.
+        client.put("key", b"").unwrap();
+        assert!(!server.close(Duration::from_millis(1)), "a client is waited for");
+        drop(client);
+        assert!(server.close(LONG));
     }
 }

@@ -15,6 +15,10 @@ const MAX_KEYS: usize = 128 << 10;
 /// Longest request in bytes: bounds what the server keeps for a connection. The largest `COMPARE_SET` fits.
 const MAX_REQUEST: usize = 3 * MAX_VALUE;
 
+/// Longest answer to a `MULTI_GET` in bytes: a key may be asked for many times over in one request, and the server keeps an
+/// answer until it is read.
+pub const MAX_ANSWER: usize = 32 * MAX_VALUE;
+
 /// `WAIT` is answered with it (`WaitResponseType`).
 pub(super) const STOP_WAITING: u8 = 0;
 /// `CANCEL_WAIT` is answered with it.
