@@ -142,8 +142,11 @@ fn emulated_devices() {
 #[test]
 fn emulated_devices_by_processes() {
     let environment = [("CAMPANILE_GPU", "emulator")];
-    for (windows, left_out) in [("host", &[DEVICE_MEMORY][..]), ("device", &NOT_IN_DEVICE_MEMORY)] {
-        let arguments = ["--windows", windows, "--timeout", "10s"];
+    // What differs between processes and threads in host memory.
+    let on_host = ["--case", "control", "--case", "operations", "--case", "processes"];
+    let of_each = [("host", &on_host[..], &[DEVICE_MEMORY][..]), ("device", &[], &NOT_IN_DEVICE_MEMORY)];
+    for (windows, cases, left_out) in of_each {
+        let arguments = [&["--windows", windows, "--timeout", "10s"], cases].concat();
         let (status, tested) = checked_by_processes(Path::new("p2p"), &environment, &arguments);
         assert_eq!(that_are("failed", &tested), [""; 0], "{windows}");
         let left_out: BTreeSet<_> = left_out.iter().copied().chain(["offsets_beyond_4_gib_there"]).collect();
