@@ -46,7 +46,7 @@ fn mailbox() -> Option<&'static Path> {
 }
 
 fn shm() -> PathBuf {
-    library::of_cargo(&["--package", "campanile-shm-plugin"])
+    library::Library::Shm.file()
 }
 
 fn load(library: &Path) -> &'static dyn TransportPlugin {
@@ -115,7 +115,7 @@ fn the_mailbox() {
 
 #[test]
 fn the_example_in_rust() {
-    library_passes(&library::of_cargo(&["--package", "campanile-example-transport"]), &OF_THE_EXAMPLES);
+    library_passes(&library::Library::Inproc.file(), &OF_THE_EXAMPLES);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn injected_faults_fail_the_cases_that_meet_them() {
 
 /// What `campanile check` of a transport says of each case, the one of `shm` that is linked in if there is no file.
 fn checked_by_processes(file: Option<&Path>, decorators: Option<&str>, arguments: &[&str]) -> (ExitStatus, Vec<Value>) {
-    let mut check = Command::new(library::program_of_cargo(&["--package", "campanile-cli"]));
+    let mut check = Command::new(library::campanile());
     check.args(["check", "--json", "--ranks", &RANKS.to_string(), "--memory", "64"]).args(arguments);
     check.arg("--transport").arg(file.unwrap_or(Path::new("shm")));
     if let Some(decorators) = decorators {

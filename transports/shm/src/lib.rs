@@ -2,13 +2,16 @@
 //!
 //! Every window is sealed, pre-allocated memory behind a file descriptor that travels to the peers over unix sockets
 //! (SCM_RIGHTS) and is mapped by all of them, so data moves by plain loads and stores, or by a command ring whose
-//! operations the poster's own `progress` executes. Nothing has a name in the file system: whatever dies, nothing stays.
+//! operations the poster's own `progress` executes. Private memory that a rank registers and exports is reached by puts and
+//! gets, which the kernel copies, where it allows that (`cross_memory`). Nothing has a name in the file system: whatever dies, nothing stays.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `plugin` | [`ShmPlugin`]: opens transports |
 //! | `transport` | one rank's end |
 //! | `connect` | the hand-shake of two ranks |
+//! | `export` | how a peer comes to a region |
+//! | `cross_memory` | copies of private memory by the kernel |
 //! | `control` | the control block: one page a rank, mapped by all: sleep, heart-beat, fault |
 //! | `registry` | region keys and what they name |
 //! | `queue` | the command ring |
@@ -16,6 +19,8 @@
 
 mod connect;
 mod control;
+mod cross_memory;
+mod export;
 mod plugin;
 mod queue;
 mod registry;

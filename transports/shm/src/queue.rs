@@ -5,6 +5,9 @@
 //! complete has been copied, so local and remote completion are one. Addresses are keys: they are checked when an
 //! operation is posted and held while it executes, so a region that was dropped in between fails the queue and is never
 //! touched.
+//!
+//! Memory that load / store does not reach, registered memory of peers and this process's address space as such, is copied
+//! by the kernel ([`cross_memory`](crate::cross_memory)); operations that store instead of copying are refused there.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -22,6 +25,7 @@ use campanile_core::{
 use campanile_host::clock::now_ns;
 use campanile_host::copy::Copier;
 
+use crate::cross_memory::{self, CopyError};
 use crate::plugin::NAME;
 use crate::registry::{Pin, Registry};
 use crate::transport::Inner;
@@ -32,6 +36,20 @@ use crate::transport::Inner;
 enum Status {
     LocalGone = 1,
     RemoteGone = 2,
+    Unmapped = 3,
+    PeerGone = 4,
+    Refused = 5,
+    Deregistered = 6,
+}
+
+impl From<CopyError> for Status {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::Unmapped => Self::Unmapped,
+            CopyError::Gone => Self::PeerGone,
+            CopyError::Refused(_) => Self::Refused,
+        }
+    }
 }
 
 impl Status {
@@ -39,6 +57,14 @@ impl Status {
         match status {
             1 => "its local region was dropped before it executed; keep a region until local completion".to_owned(),
             2 => "its remote region was dropped before it executed; keep it until completion".to_owned(),
+            3 => "nothing is mapped at an address that it names in private memory, or it may not be written; name memory \
+                  that is there until completion"
+                .to_owned(),
+            4 => "the process whose private memory it names has died or left".to_owned(),
+            5 => "the kernel refuses to copy private memory of that process, which it did not when they connected; \
+                  process_vm_readv and process_vm_writev must be allowed"
+                .to_owned(),
+            6 => "its remote region was deregistered by its owner; keep a region until all peers are done with it".to_owned(),
             other => format!("status {other}"),
         }
     }
@@ -132,7 +158,7 @@ impl ShmQueue {
                 self.check_remote(target, bytes)?;
                 self.check_word(signal.target)
             }
-            Op::PutInline { data, target } => self.check_remote(target, data.as_slice().len() as u64),
+            Op::PutInline { data, target } => self.check_mapped(target, data.as_slice().len() as u64),
             Op::Signal(signal) => self.check_word(signal.target),
             Op::Get { source, target, bytes } => {
                 self.check_remote(source, bytes)?;
@@ -144,7 +170,7 @@ impl ShmQueue {
                     AtomicOp::Add { .. } => Ok(()),
                     AtomicOp::FetchAdd { result, .. }
                     | AtomicOp::CompareSwap { result, .. }
-                    | AtomicOp::Swap { result, .. } => self.check_local(result, 8),
+                    | AtomicOp::Swap { result, .. } => self.check_result(result),
                 }
             }
             Op::Fence => Ok(()),
@@ -156,13 +182,36 @@ impl ShmQueue {
         check_range("local", &self.inner.locals, at.region.0, at.offset, bytes).map(|_| ())
     }
 
+    /// Results of atomics are stored by this process.
+    fn check_result(&self, at: LocalAddress) -> Result<(), String> {
+        let pin = check_range("local", &self.inner.locals, at.region.0, at.offset, 8)?;
+        match pin.process {
+            Some(_) => Err("its result is in the address space as such; name a region of its own".to_owned()),
+            None => Ok(()),
+        }
+    }
+
     fn check_remote(&self, at: RemoteAddress, bytes: u64) -> Result<(), String> {
-        let owner = check_range("remote", &self.inner.remotes, at.region.0, at.offset, bytes)?;
+        self.remote_range(at, bytes).map(|_| ())
+    }
+
+    fn remote_range(&self, at: RemoteAddress, bytes: u64) -> Result<Pin<'_>, String> {
+        let pin = check_range("remote", &self.inner.remotes, at.region.0, at.offset, bytes)?;
         match self.peer {
-            Some(peer) if owner != peer => {
-                Err(format!("its remote region belongs to {owner}, the queue leads to {peer}"))
+            Some(peer) if pin.owner != peer => {
+                Err(format!("its remote region belongs to {}, the queue leads to {peer}", pin.owner))
             }
-            _ => Ok(()),
+            _ => Ok(pin),
+        }
+    }
+
+    /// What is stored, and not copied, needs memory that load / store reaches.
+    fn check_mapped(&self, at: RemoteAddress, bytes: u64) -> Result<(), String> {
+        match self.remote_range(at, bytes)?.process {
+            Some(_) => {
+                Err("its remote region is registered memory, which puts and gets reach; allocate it for all else".to_owned())
+            }
+            None => Ok(()),
         }
     }
 
@@ -170,7 +219,7 @@ impl ShmQueue {
         if !at.offset.is_multiple_of(8) {
             return Err(format!("a word at offset {}; words are 8-byte aligned", at.offset));
         }
-        self.check_remote(at, 8)
+        self.check_mapped(at, 8)
     }
 
     /// Executes one operation.
@@ -191,8 +240,17 @@ impl ShmQueue {
             Op::Signal(signal) => self.signal(&signal),
             Op::Get { source, target, bytes } => {
                 let (from, to) = (self.remote(source.region.0)?, self.local(target.region.0)?);
-                copy(to.at(target.offset), from.at(source.offset), bytes as usize);
-                Ok(())
+                let (source, target, bytes) = (from.at(source.offset), to.at(target.offset), bytes as usize);
+                match from.process.or(to.process) {
+                    Some(process) => {
+                        cross_memory::read(process, source, target, bytes)?;
+                        self.still_there(&from)
+                    }
+                    None => {
+                        copy(target, source, bytes);
+                        Ok(())
+                    }
+                }
             }
             Op::Atomic { op, target } => self.atomic(op, target),
             // In order anyway. Other operations were refused when they were posted.
@@ -202,8 +260,33 @@ impl ShmQueue {
 
     fn put(&self, source: LocalAddress, target: RemoteAddress, bytes: u64) -> Result<(), Status> {
         let (from, to) = (self.local(source.region.0)?, self.remote(target.region.0)?);
-        copy(to.at(target.offset), from.at(source.offset), bytes as usize);
-        Ok(())
+        let (source, target, bytes) = (from.at(source.offset), to.at(target.offset), bytes as usize);
+        match to.process.or(from.process) {
+            Some(process) => {
+                // A process that is gone may have left its number to another, which must not be written.
+                self.still_there(&to)?;
+                cross_memory::write(process, target, source, bytes)?;
+                self.still_there(&to)
+            }
+            None => {
+                copy(target, source, bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether what was copied by the kernel was the region: its process lives, so its number means no other, and its owner
+    /// has it registered.
+    fn still_there(&self, remote: &Pin<'_>) -> Result<(), Status> {
+        if remote.process.is_none() {
+            return Ok(());
+        }
+        if self.inner.peer(remote.owner).is_some_and(|peer| peer.gone().is_some()) {
+            return Err(Status::PeerGone);
+        }
+        // The bytes are read before the word is.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if remote.registered() { Ok(()) } else { Err(Status::Deregistered) }
     }
 
     fn signal(&self, signal: &SignalUpdate) -> Result<(), Status> {
@@ -257,10 +340,16 @@ impl ShmQueue {
     }
 }
 
-fn check_range(side: &str, registry: &Registry, key: u64, offset: u64, bytes: u64) -> Result<Rank, String> {
+fn check_range<'a>(
+    side: &str,
+    registry: &'a Registry,
+    key: u64,
+    offset: u64,
+    bytes: u64,
+) -> Result<Pin<'a>, String> {
     let pin = registry.pin(key).ok_or_else(|| format!("its {side} region {key:#x} does not exist (any more)"))?;
     if offset.checked_add(bytes).is_some_and(|end| end <= pin.bytes as u64) {
-        return Ok(pin.owner);
+        return Ok(pin);
     }
     Err(format!("{bytes} bytes at offset {offset} are outside its {side} region of {} bytes", pin.bytes))
 }

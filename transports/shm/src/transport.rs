@@ -1,38 +1,41 @@
 //! One rank's end of the shared-memory transport.
 //!
 //! State is fixed after `connect`: peers by world rank, each with its control block and channel. Regions come and go
-//! through the registries. Exporting sends a descriptor down the channels of the peers that will import; importing
-//! reads them in the order in which they were sent.
+//! through the registries, and to peers by `export`.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use campanile_core::{
     AtomicityDomain, Caps, Completion, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, HugePages,
-    Memory, MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Pending, Queue, QueueError, QueueOptions,
+    Memory, MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Queue, QueueError, QueueOptions,
     QueueTarget, Rank, Reach, Region, RegionKey, RemoteKey, RemoteRegion, Request, Shutdown, SignalCaps, Transport,
     TransportInfo, Wait, WaitError,
 };
 use campanile_host::channel::{Channel, ChannelError, Listener};
-use campanile_host::memory::{Pages, SharedMemory};
+use campanile_host::memory::{MemoryError, Pages, SharedMemory};
 use campanile_host::wait::SpinPolicy;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use libc::pid_t;
 
 use crate::connect::{Connecting, pack_address};
 use crate::control::{CONTROL_BYTES, Control};
+use crate::cross_memory::{Probe, own_process, probe};
+use crate::export::{Export, Importing, Registration};
 use crate::plugin::{NAME, info};
 use crate::queue::ShmQueue;
-use crate::registry::Registry;
+use crate::registry::{Reach as Way, Registry};
 
 /// A connected rank, this one included.
 pub(crate) struct Peer {
     control: Control,
     /// `None` for this rank itself.
     channel: Option<Channel>,
+    /// The process whose private memory is the peer's, if the kernel copies it; the reason if not.
+    process: Result<pid_t, String>,
     /// Descriptors that came before they were asked for: (export number, bytes, descriptor).
     inbox: Mutex<VecDeque<(u64, u64, OwnedFd)>>,
     /// Whether its end was told as an event.
@@ -43,7 +46,20 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(control: Control, channel: Option<Channel>) -> Self {
-        Self { control, channel, inbox: Mutex::default(), told: AtomicBool::new(false), masked: AtomicBool::new(false) }
+        let pid = channel.as_ref().map_or(Some(own_process()), |channel| channel.peer_pid()?.try_into().ok());
+        let process = pid
+            .ok_or_else(|| "its process is in a pid namespace that this one cannot see".to_owned())
+            .and_then(|process| probe(process, control.probe()).map(|()| process));
+        let (told, masked) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { control, channel, process, inbox: Mutex::default(), told, masked }
+    }
+
+    pub(crate) fn channel(&self) -> Option<&Channel> {
+        self.channel.as_ref()
+    }
+
+    pub(crate) fn inbox(&self) -> MutexGuard<'_, VecDeque<(u64, u64, OwnedFd)>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -73,12 +89,14 @@ pub(crate) struct Inner {
     token: u64,
     listener: Listener,
     control: Control,
+    /// Lives as long as peers may look at it.
+    _probe: Probe,
     peers: OnceLock<Peers>,
     pub(crate) locals: Registry,
     pub(crate) remotes: Registry,
     /// Number of the next export. The first is the token, so that a key blob of another transport names nothing here.
     exports: AtomicU64,
-    /// This rank's allocations, so that it can import its own exports.
+    /// This rank's regions, so that it can import its own exports.
     own: Mutex<Vec<(u64, Weak<Allocation>)>>,
     queues: AtomicU64,
     ended: AtomicBool,
@@ -94,26 +112,61 @@ struct Peers {
 struct Allocation {
     inner: Arc<Inner>,
     key: u64,
+    address: *mut u8,
     /// `None` for the caller's own memory.
     memory: Option<SharedMemory>,
+    /// What peers know of the caller's own memory, once it is exported.
+    registration: OnceLock<Registration>,
+}
+
+// SAFETY: the address is that of the region, which its users answer for (`Region`); all else is shared by locks.
+unsafe impl Send for Allocation {}
+// SAFETY: as for Send.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    /// What a peer is sent to reach it.
+    fn shared(&self) -> Result<&SharedMemory, MemoryError> {
+        if let Some(memory) = &self.memory {
+            return Ok(memory);
+        }
+        if let Some(registration) = self.registration.get() {
+            return Ok(registration.memory());
+        }
+        let registration = Registration::of(self.address)?;
+        Ok(self.registration.get_or_init(|| registration).memory())
+    }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        if let Some(registration) = self.registration.get() {
+            registration.end();
+        }
         self.inner.locals.remove(self.key);
     }
 }
 
-/// A mapping behind a remote region.
+/// What keeps an imported region.
+pub(crate) enum Keeper {
+    /// It is mapped.
+    Memory(SharedMemory),
+    /// The kernel copies it.
+    Registration(Registration),
+    /// It is this rank's own.
+    Own(Arc<Allocation>),
+}
+
+/// What is behind a remote region.
 struct Mapping {
     inner: Arc<Inner>,
     key: u64,
-    address: *mut u8,
-    /// Keeps the mapping: its own memory, or for this rank's own region the allocation.
-    _memory: Result<SharedMemory, Arc<Allocation>>,
+    /// `None` where load / store does not reach.
+    address: Option<NonNull<u8>>,
+    _keeper: Keeper,
 }
 
-// SAFETY: the address belongs to the mapping that `_memory` keeps; access is by the ordering contract.
+// SAFETY: the address belongs to the mapping that `_keeper` keeps; access is by the ordering contract.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send; immutable.
 unsafe impl Sync for Mapping {}
@@ -207,128 +260,51 @@ impl Inner {
             kind: memory.kind,
             reason: "65536 regions are registered already; drop some".to_owned(),
         };
-        let key = self.locals.insert(self.rank(), memory.address, memory.bytes).ok_or_else(full)?;
-        let allocation = Arc::new(Allocation { inner: Arc::clone(self), key, memory: shared });
-        if allocation.memory.is_some() {
-            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            own.retain(|(_, allocation)| allocation.strong_count() > 0);
-            own.push((key, Arc::downgrade(&allocation)));
-        }
+        let way = if memory.is_address_space() {
+            Way::Kernel { process: own_process(), registered: null_mut() }
+        } else {
+            Way::LoadStore
+        };
+        let key = self.locals.insert(self.rank(), memory.address, memory.bytes, way).ok_or_else(full)?;
+        let (inner, registration) = (Arc::clone(self), OnceLock::new());
+        let allocation = Arc::new(Allocation { inner, key, address: memory.address, memory: shared, registration });
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.retain(|(_, allocation)| allocation.strong_count() > 0);
+        own.push((key, Arc::downgrade(&allocation)));
         Ok(Region::new(RegionKey(key), memory.address, memory.bytes, memory.kind, allocation))
     }
 
-    fn remote(
+    /// The process of a peer's private memory, if the kernel copies it.
+    pub(crate) fn process(&self, peer: Rank) -> Result<pid_t, ControlError> {
+        let process = self.peer(peer).map(|peer| peer.process.clone());
+        process.unwrap_or_else(|| Err(format!("{peer} is not connected"))).map_err(|reason| ControlError::Unsupported {
+            transport: NAME,
+            what: "import of registered memory",
+            reason,
+        })
+    }
+
+    pub(crate) fn remote(
         self: &Arc<Self>,
         peer: Rank,
         address: *mut u8,
         bytes: usize,
-        memory: Result<SharedMemory, Arc<Allocation>>,
+        way: Way,
+        keeper: Keeper,
     ) -> Result<RemoteRegion, ControlError> {
-        let key = self.remotes.insert(peer, address, bytes).ok_or_else(|| ControlError::Memory {
+        let key = self.remotes.insert(peer, address, bytes, way).ok_or_else(|| ControlError::Memory {
             bytes,
             kind: MemoryKind::Host,
             reason: "65536 regions are imported already; drop some".to_owned(),
         })?;
-        let mapping = Mapping { inner: Arc::clone(self), key, address, _memory: memory };
+        let address = NonNull::new(address).filter(|_| matches!(way, Way::LoadStore));
+        let mapping = Mapping { inner: Arc::clone(self), key, address, _keeper: keeper };
         Ok(RemoteRegion::new(RemoteKey(key), peer, bytes, MemoryKind::Host, Arc::new(mapping)))
     }
 }
 
-/// The key blob of an export: number of the export (for peers), key (for this rank itself), bytes.
-#[derive(Clone, Copy)]
-struct Export {
-    number: u64,
-    key: u64,
-    bytes: u64,
-}
-
-impl Export {
-    fn to_blob(self) -> Vec<u8> {
-        [self.number, self.key, self.bytes].iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    fn from_blob(blob: &[u8]) -> Option<Self> {
-        let blob: &[u8; 24] = blob.try_into().ok()?;
-        let word = |at: usize| u64::from_le_bytes(blob[at..at + 8].try_into().expect("8 bytes"));
-        Some(Self { number: word(0), key: word(8), bytes: word(16) })
-    }
-}
-
-/// An import that waits for its descriptor.
-struct Importing {
-    inner: Arc<Inner>,
-    peer: Rank,
-    export: Export,
-}
-
-impl Importing {
-    fn take(&self) -> Option<Result<OwnedFd, ControlError>> {
-        let Some((peer, channel)) = self.inner.peer(self.peer).and_then(|p| Some((p, p.channel.as_ref()?))) else {
-            let what = "importing a region before connecting to it".to_owned();
-            return Some(Err(ControlError::PeerGone { peer: self.peer, what }));
-        };
-        let mut inbox = peer.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(position) = inbox.iter().position(|(number, _, _)| *number == self.export.number) {
-                let (_, bytes, fd) = inbox.remove(position).expect("the position was just found");
-                if bytes == self.export.bytes {
-                    return Some(Ok(fd));
-                }
-                return Some(Err(self.bad(format!("its descriptor says {bytes} bytes"))));
-            }
-            match channel.recv(Instant::now()) {
-                Ok((message, Some(fd))) => match Export::from_blob(&message) {
-                    Some(export) => inbox.push_back((export.number, export.bytes, fd)),
-                    None => return Some(Err(self.bad("its message is not an export".to_owned()))),
-                },
-                Ok((_, None)) => return Some(Err(self.bad("its message carries no descriptor".to_owned()))),
-                Err(ChannelError::Timeout { .. }) => return None,
-                Err(ChannelError::Gone { .. }) => {
-                    let what = "importing its memory".to_owned();
-                    return Some(Err(ControlError::PeerGone { peer: self.peer, what }));
-                }
-                Err(error) => {
-                    let what = format!("importing memory of {}", self.peer);
-                    return Some(Err(ControlError::System { what, reason: error.to_string() }));
-                }
-            }
-        }
-    }
-
-    fn bad(&self, reason: String) -> ControlError {
-        ControlError::BadPeerData { peer: self.peer, what: "region", reason }
-    }
-}
-
-impl Pending<RemoteRegion> for Importing {
-    fn test(&mut self) -> Option<Result<RemoteRegion, ControlError>> {
-        let fd = match self.take()? {
-            Ok(fd) => fd,
-            Err(error) => return Some(Err(error)),
-        };
-        let bytes = self.export.bytes as usize;
-        Some(SharedMemory::open(fd, mapped_bytes(bytes)).map_err(|error| self.bad(error.to_string())).and_then(
-            |memory| {
-                let address = memory.as_ptr();
-                self.inner.remote(self.peer, address, bytes, Ok(memory))
-            },
-        ))
-    }
-
-    fn park(&mut self, timeout: Duration) {
-        if let Some(channel) = self.inner.peer(self.peer).and_then(|peer| peer.channel.as_ref()) {
-            // An interrupted or refused poll only means that the next test comes early.
-            let _ = poll(&mut [PollFd::new(channel, PollFlags::IN)], Timespec::try_from(timeout).ok().as_ref());
-        }
-    }
-
-    fn describe(&self) -> String {
-        format!("shm: {} importing memory of {}", self.inner.rank(), self.peer)
-    }
-}
-
 /// A window of 0 bytes is legal; memory of 0 bytes is not.
-fn mapped_bytes(bytes: usize) -> usize {
+pub(crate) fn mapped_bytes(bytes: usize) -> usize {
     bytes.max(1)
 }
 
@@ -360,12 +336,15 @@ impl ShmTransport {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             cores => cores,
         };
+        let (control, probe) = (Control::new(memory), Probe::new(token.rotate_left(32)));
+        control.set_probe(probe.place());
         let inner = Inner {
             spin: SpinPolicy::for_ranks(options.ranks_on_node, cores),
             options,
             token,
             listener,
-            control: Control::new(memory),
+            control,
+            _probe: probe,
             peers: OnceLock::new(),
             locals: Registry::new(),
             remotes: Registry::new(),
@@ -462,12 +441,16 @@ impl Transport for ShmTransport {
 
     fn export(&self, region: &Region, peers: &[Rank]) -> Result<Vec<u8>, ControlError> {
         let unsupported = |reason: String| ControlError::Unsupported { transport: NAME, what: "export", reason };
-        let memory = region.keeper().downcast_ref::<Allocation>().and_then(|allocation| allocation.memory.as_ref());
-        let memory = memory.ok_or_else(|| {
-            unsupported("memory that was registered cannot be shared with other processes; allocate it".to_owned())
+        let allocation = region.keeper().downcast_ref::<Allocation>();
+        let allocation = allocation.ok_or_else(|| unsupported("the region is of another transport".to_owned()))?;
+        let memory = allocation.shared().map_err(|error| ControlError::Memory {
+            bytes: region.bytes(),
+            kind: region.kind(),
+            reason: error.to_string(),
         })?;
         let number = self.inner.exports.fetch_add(1, Ordering::Relaxed);
-        let blob = Export { number, key: region.key().0, bytes: region.bytes() as u64 }.to_blob();
+        let (bytes, registered) = (region.bytes() as u64, allocation.memory.is_none());
+        let blob = Export { number, key: region.key().0, bytes, registered }.to_blob();
         for &rank in peers {
             let peer = self.inner.peer(rank).ok_or_else(|| unsupported(format!("{rank} is not connected")))?;
             let Some(channel) = &peer.channel else { continue };
@@ -487,7 +470,7 @@ impl Transport for ShmTransport {
 
     fn import(&self, peer: Rank, blob: &[u8]) -> Request<RemoteRegion> {
         let Some(export) = Export::from_blob(blob) else {
-            let reason = format!("a key blob of this transport has 24 bytes, this one {}", blob.len());
+            let reason = format!("a key blob of this transport has {} bytes, this one {}", Export::BYTES, blob.len());
             return Request::done(Err(ControlError::BadPeerData { peer, what: "key blob", reason }));
         };
         let inner = Arc::clone(&self.inner);
@@ -500,10 +483,16 @@ impl Transport for ShmTransport {
         let found =
             own.iter().find(|(key, _)| ours && *key == export.key).and_then(|(_, allocation)| allocation.upgrade());
         drop(own);
-        let address = found.as_ref().and_then(|allocation| Some(allocation.memory.as_ref()?.as_ptr()));
-        Request::done(match (found, address) {
-            (Some(allocation), Some(address)) => inner.remote(peer, address, export.bytes as usize, Err(allocation)),
-            _ => {
+        Request::done(match found {
+            Some(allocation) if allocation.memory.is_some() => {
+                let address = allocation.address;
+                inner.remote(peer, address, export.bytes as usize, Way::LoadStore, Keeper::Own(allocation))
+            }
+            Some(allocation) => inner.process(peer).and_then(|process| {
+                let (address, way) = (allocation.address, Way::Kernel { process, registered: null_mut() });
+                inner.remote(peer, address, export.bytes as usize, way, Keeper::Own(allocation))
+            }),
+            None => {
                 let reason = "it names no region of this rank, or one that is gone".to_owned();
                 Err(ControlError::BadPeerData { peer, what: "key blob", reason })
             }
@@ -520,7 +509,7 @@ impl Transport for ShmTransport {
     }
 
     fn map(&self, region: &RemoteRegion) -> Option<NonNull<u8>> {
-        region.keeper().downcast_ref::<Mapping>().and_then(|mapping| NonNull::new(mapping.address))
+        region.keeper().downcast_ref::<Mapping>().and_then(|mapping| mapping.address)
     }
 
     #[inline]
@@ -557,6 +546,11 @@ impl Transport for ShmTransport {
 
     fn mask(&self, peer: Rank) {
         self.inner.mask(peer);
+    }
+
+    fn reaches_registered(&self, peer: Rank) -> Result<(), String> {
+        let connected = self.inner.peer(peer).ok_or_else(|| format!("{peer} is not connected"))?;
+        connected.process.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
     #[inline]

@@ -38,6 +38,10 @@ fn word<'a>(wait: &Wait<'a>) -> Result<&'a AtomicU64, WaitError> {
         let reason = format!("a word at {offset} of a region of {bytes} bytes: offsets are multiples of 8 inside it");
         return Err(WaitError::Invalid { operation: wait.operation, reason });
     }
+    if wait.region.address().is_null() {
+        let reason = "the region is the address space as such: words are in memory that was allocated".to_owned();
+        return Err(WaitError::Invalid { operation: wait.operation, reason });
+    }
     // SAFETY: inside the region and aligned (checked; regions are page-aligned), and alive as long as `wait` borrows
     // the region; words are only accessed as atomics (the ordering contract).
     Ok(unsafe { AtomicU64::from_ptr(wait.region.address().add(offset).cast()) })

@@ -301,6 +301,7 @@ layer! {
     fn gone(&self, peer: Rank) -> Option<FaultKind>;
     fn mask(&self, peer: Rank);
     fn follows_waits(&self) -> bool;
+    fn reaches_registered(&self, peer: Rank) -> Result<(), String>;
     fn fault(&self) -> Option<Fault>;
     fn report(&self, fault: Fault) -> Fault;
     fn shutdown(&self, mode: Shutdown) -> Result<(), ControlError>;
