@@ -113,7 +113,9 @@ fn remedy(number: i32) -> &'static str {
         (libc::EPERM, Some(1..)) => {
             "; /proc/sys/kernel/yama/ptrace_scope is not 0: set it to 0, or give the ranks CAP_SYS_PTRACE"
         }
-        (libc::EPERM, _) => "; the container or the ranks' protection forbids it: allow process_vm_readv (CAP_SYS_PTRACE)",
+        (libc::EPERM, _) => {
+            "; the container or the ranks' protection forbids it: allow process_vm_readv (CAP_SYS_PTRACE)"
+        }
         _ => "",
     }
 }

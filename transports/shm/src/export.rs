@@ -162,10 +162,7 @@ impl Pending<RemoteRegion> for Importing {
                 let address = memory.as_ptr();
                 return self.inner.remote(self.peer, address, bytes, Reach::LoadStore, Keeper::Memory(memory));
             }
-            let process = self.inner.process(self.peer)?;
-            let registration = Registration::new(memory);
-            let reach = Reach::Kernel { process, registered: registration.word() };
-            self.inner.remote(self.peer, registration.address(), bytes, reach, Keeper::Registration(registration))
+            self.inner.registered(self.peer, bytes, Arc::new(Registration::new(memory)))
         }))
     }
 
@@ -180,4 +177,3 @@ impl Pending<RemoteRegion> for Importing {
         format!("shm: {} importing memory of {}", self.inner.rank(), self.peer)
     }
 }
-

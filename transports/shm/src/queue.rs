@@ -209,7 +209,8 @@ impl ShmQueue {
     fn check_mapped(&self, at: RemoteAddress, bytes: u64) -> Result<(), String> {
         match self.remote_range(at, bytes)?.process {
             Some(_) => {
-                Err("its remote region is registered memory, which puts and gets reach; allocate it for all else".to_owned())
+                Err("its remote region is registered memory, which puts and gets reach; allocate it for all else"
+                    .to_owned())
             }
             None => Ok(()),
         }
@@ -340,13 +341,7 @@ impl ShmQueue {
     }
 }
 
-fn check_range<'a>(
-    side: &str,
-    registry: &'a Registry,
-    key: u64,
-    offset: u64,
-    bytes: u64,
-) -> Result<Pin<'a>, String> {
+fn check_range<'a>(side: &str, registry: &'a Registry, key: u64, offset: u64, bytes: u64) -> Result<Pin<'a>, String> {
     let pin = registry.pin(key).ok_or_else(|| format!("its {side} region {key:#x} does not exist (any more)"))?;
     if offset.checked_add(bytes).is_some_and(|end| end <= pin.bytes as u64) {
         return Ok(pin);

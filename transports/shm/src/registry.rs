@@ -207,8 +207,9 @@ mod tests {
     #[test]
     fn the_registry_says_when_it_is_full() {
         let registry = Registry::new();
-        let keys: Vec<_> =
-            (0..CHUNK * CHUNKS).map(|_| registry.insert(Rank(0), std::ptr::null_mut(), 0, Reach::LoadStore).unwrap()).collect();
+        let keys: Vec<_> = (0..CHUNK * CHUNKS)
+            .map(|_| registry.insert(Rank(0), std::ptr::null_mut(), 0, Reach::LoadStore).unwrap())
+            .collect();
         assert!(registry.insert(Rank(0), std::ptr::null_mut(), 0, Reach::LoadStore).is_none());
         registry.remove(keys[7]);
         assert!(registry.insert(Rank(0), std::ptr::null_mut(), 0, Reach::LoadStore).is_some());

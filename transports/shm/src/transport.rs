@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use campanile_core::{
     AtomicityDomain, Caps, Completion, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, HugePages,
-    Memory, MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Queue, QueueError, QueueOptions,
-    QueueTarget, Rank, Reach, Region, RegionKey, RemoteKey, RemoteRegion, Request, Shutdown, SignalCaps, Transport,
-    TransportInfo, Wait, WaitError,
+    Memory, MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Queue, QueueError, QueueOptions, QueueTarget,
+    Rank, Reach, Region, RegionKey, RemoteKey, RemoteRegion, Request, Shutdown, SignalCaps, Transport, TransportInfo,
+    Wait, WaitError,
 };
 use campanile_host::channel::{Channel, ChannelError, Listener};
 use campanile_host::memory::{MemoryError, Pages, SharedMemory};
@@ -109,14 +109,14 @@ struct Peers {
 }
 
 /// Memory behind a local region.
-struct Allocation {
+pub(crate) struct Allocation {
     inner: Arc<Inner>,
     key: u64,
     address: *mut u8,
     /// `None` for the caller's own memory.
     memory: Option<SharedMemory>,
     /// What peers know of the caller's own memory, once it is exported.
-    registration: OnceLock<Registration>,
+    registration: OnceLock<Arc<Registration>>,
 }
 
 // SAFETY: the address is that of the region, which its users answer for (`Region`); all else is shared by locks.
@@ -133,7 +133,7 @@ impl Allocation {
         if let Some(registration) = self.registration.get() {
             return Ok(registration.memory());
         }
-        let registration = Registration::of(self.address)?;
+        let registration = Arc::new(Registration::of(self.address)?);
         Ok(self.registration.get_or_init(|| registration).memory())
     }
 }
@@ -147,13 +147,14 @@ impl Drop for Allocation {
     }
 }
 
-/// What keeps an imported region.
+/// What keeps an imported region: nobody looks at it again.
+#[expect(dead_code, reason = "it is there to be dropped")]
 pub(crate) enum Keeper {
     /// It is mapped.
     Memory(SharedMemory),
     /// The kernel copies it.
-    Registration(Registration),
-    /// It is this rank's own.
+    Registration(Arc<Registration>),
+    /// It is this rank's own, and mapped.
     Own(Arc<Allocation>),
 }
 
@@ -275,13 +276,24 @@ impl Inner {
     }
 
     /// The process of a peer's private memory, if the kernel copies it.
-    pub(crate) fn process(&self, peer: Rank) -> Result<pid_t, ControlError> {
+    fn process(&self, peer: Rank) -> Result<pid_t, ControlError> {
         let process = self.peer(peer).map(|peer| peer.process.clone());
         process.unwrap_or_else(|| Err(format!("{peer} is not connected"))).map_err(|reason| ControlError::Unsupported {
             transport: NAME,
             what: "import of registered memory",
             reason,
         })
+    }
+
+    /// A peer's registered memory.
+    pub(crate) fn registered(
+        self: &Arc<Self>,
+        peer: Rank,
+        bytes: usize,
+        registration: Arc<Registration>,
+    ) -> Result<RemoteRegion, ControlError> {
+        let way = Way::Kernel { process: self.process(peer)?, registered: registration.word() };
+        self.remote(peer, registration.address(), bytes, way, Keeper::Registration(registration))
     }
 
     pub(crate) fn remote(
@@ -488,11 +500,11 @@ impl Transport for ShmTransport {
                 let address = allocation.address;
                 inner.remote(peer, address, export.bytes as usize, Way::LoadStore, Keeper::Own(allocation))
             }
-            Some(allocation) => inner.process(peer).and_then(|process| {
-                let (address, way) = (allocation.address, Way::Kernel { process, registered: null_mut() });
-                inner.remote(peer, address, export.bytes as usize, way, Keeper::Own(allocation))
-            }),
-            None => {
+            // What was registered is taken back by its owner, whoever has imported it.
+            Some(allocation) if let Some(registration) = allocation.registration.get() => {
+                inner.registered(peer, export.bytes as usize, Arc::clone(registration))
+            }
+            _ => {
                 let reason = "it names no region of this rank, or one that is gone".to_owned();
                 Err(ControlError::BadPeerData { peer, what: "key blob", reason })
             }

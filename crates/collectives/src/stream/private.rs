@@ -14,9 +14,26 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use campanile_core::{
-    CommError, Communicator, Completion, Fault, FaultKind, LocalAddress, Memory, Op, PostError, Queue, QueueError,
-    QueueOptions, QueueTarget, Region, RemoteAddress, RemoteRegion,
+    CommError, Communicator, Completion, ControlError, Fault, LocalAddress, Memory, Op, Queue, QueueOptions,
+    QueueTarget, Region, RemoteAddress, RemoteRegion,
 };
+
+/// Smallest message that is lent: below, the calls and the wait for the reader cost more than the copy that is saved.
+const LEND_FROM: usize = 32 << 10;
+/// Ranks of a team that lends. With more readers each of them pays the kernel what one write into the ring costs once.
+const LENDING_RANKS: usize = 2;
+
+/// Whether a message of `bytes`, one of every rank at a time, is better lent than sent.
+///
+/// The kernel copies slowly, a page at a time, and all of it after the message is complete, so a broadcast, whose ring is
+/// written and read at the same time, gains nothing; ranks of an all-gather copy at the same time anyhow. Ring / lent,
+/// µs, minima of interleaved calls of two ranks on a Zen 4 guest (see `distance`), all-gather, near and far: 16 KiB blocks
+/// 4.2 / 4.1, 4.5 / 4.9; 32 KiB 8.4 / 5.4, 8.9 / 6.3; 128 KiB 29 / 14, 29 / 15; 512 KiB 101 / 58, 98 / 54; 2 MiB 404 /
+/// 225, 438 / 301. Broadcast: 64 KiB 10 / 12, 11 / 36; 1 MiB 131 / 121, 134 / 388. All-gather of four ranks, far: 64 KiB 64
+/// / 69, 256 KiB 181 / 182.
+pub(super) fn pays(bytes: usize) -> bool {
+    bytes >= LEND_FROM
+}
 
 /// The address spaces of all ranks of a team.
 pub(super) struct Private {
@@ -27,9 +44,10 @@ pub(super) struct Private {
 }
 
 impl Private {
-    /// Whether this rank's transport reaches the private memory of every member.
+    /// Whether the team is one that lends, and this rank's transport reaches the private memory of every member.
     pub(super) fn is_offered(comm: &Communicator) -> bool {
-        comm.team().members().iter().all(|&member| comm.transport().reaches_registered(member).is_ok())
+        comm.ranks() == LENDING_RANKS
+            && comm.team().members().iter().all(|&member| comm.transport().reaches_registered(member).is_ok())
     }
 
     /// Registers, exports and imports; `None` on every rank if one of them could not. Collective.
@@ -45,12 +63,11 @@ impl Private {
             let remote = transport.import(comm.team().member(position), blob).wait(comm.timeout())?;
             Ok((remote, transport.queue(QueueTarget::Peer(comm.team().member(position)), QueueOptions::default())?))
         };
-        let imported: Result<(Vec<_>, Vec<_>), campanile_core::ControlError> =
-            if blobs.iter().all(|blob| !blob.is_empty()) {
-                blobs.iter().enumerate().map(import).collect()
-            } else {
-                Ok((Vec::new(), Vec::new()))
-            };
+        let imported: Result<(Vec<_>, Vec<_>), ControlError> = if blobs.iter().all(|blob| !blob.is_empty()) {
+            blobs.iter().enumerate().map(import).collect()
+        } else {
+            Ok((Vec::new(), Vec::new()))
+        };
         let complete = imported.as_ref().is_ok_and(|(remotes, _)| remotes.len() == comm.ranks());
         let everywhere = comm.gather(operation, &[u8::from(complete)])?.iter().all(|complete| complete == &[1]);
         Ok(match (exported, imported) {
@@ -73,21 +90,22 @@ impl Private {
             bytes: to.len() as u64,
         };
         let queue = &*self.queues[position];
-        let done = || {
-            let ticket = queue.post(&[get]).map_err(Error::Post)?;
-            queue.wait(ticket, Completion::Local, comm.timeout()).map_err(Error::Queue)
-        };
-        let ended = done();
+        let ended = queue
+            .post(&[get])
+            .map_err(CommError::from)
+            .and_then(|ticket| queue.wait(ticket, Completion::Local, comm.timeout()).map_err(CommError::from));
         // The bytes are read before the fault is.
         fence(Ordering::SeqCst);
         let (transport, culprit) = (comm.transport(), comm.team().member(position));
-        if let Err(error) = &ended
-            && let Some(kind) = transport.gone(culprit)
-        {
-            transport.report(Fault { culprit, kind, reporter: comm.team().member(comm.rank()) });
-            return Err(comm.fail(fault(comm, error.to_string(), kind, position)));
+        if let Err(error) = ended {
+            return Err(comm.fail(match transport.gone(culprit) {
+                Some(kind) => {
+                    let fault = Fault { culprit, kind, reporter: comm.team().member(comm.rank()) };
+                    CommError::Fault { what: error.to_string(), fault: transport.report(fault) }
+                }
+                None => error,
+            }));
         }
-        ended.map_err(|error| comm.fail(error.into()))?;
         match transport.fault() {
             Some(fault) => {
                 let what = format!("a message of {culprit} may have been taken back while it was read");
