@@ -252,6 +252,10 @@ impl Transport for P2pTransport {
         self.node.mask(peer);
     }
 
+    fn reaches_registered(&self, peer: Rank) -> Result<(), String> {
+        self.node.reaches_registered(peer)
+    }
+
     #[inline]
     fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError> {
         self.node.signal_wait(wait)
