@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         return rank();
     }
     let mut cases = Cases::new();
-    let in_rust = library::of_cargo(&["--package", "campanile-example-transport"]);
+    let in_rust = library::Library::Inproc.file();
     for (name, part) in PARTS {
         let library = in_rust.clone();
         cases.push((format!("{name}_over_the_example_in_rust"), Box::new(move || threads(&library, part))));

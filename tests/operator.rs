@@ -13,7 +13,7 @@ mod library;
 /// Runs `campanile` with these variables.
 fn campanile(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let program = PROGRAM.get_or_init(|| library::program_of_cargo(&["--package", "campanile-cli"]));
+    let program = PROGRAM.get_or_init(|| library::campanile());
     Command::new(program).args(arguments).envs(variables.iter().copied()).output().expect("the program runs")
 }
 
@@ -102,7 +102,7 @@ fn a_transport_by_its_name_in_a_folder() {
 
 #[test]
 fn files_that_are_no_plugins_say_why() {
-    let library = library::of_cargo(&["--package", "campanile-tests", "--example", "panicking_plugin"]);
+    let library = library::Library::Panicking.file();
     let folder = folder(&[("other.so", &compiler::workspace().join("Cargo.toml")), ("panicking.so", &library)]);
     let other = folder.path().join("other.so");
     for command in [&["info"][..], &["info", "--explain"], &["check"], &MOE] {

@@ -183,7 +183,7 @@ fn what_a_probe_starts_ends_with_it() {
 
 #[test]
 fn a_panic_is_an_error_that_names_the_function() {
-    let file = library::of_cargo(&["--package", "campanile-tests", "--example", "panicking_plugin"]);
+    let file = library::Library::Panicking.file();
     let text = Loader::default().load_file(&file).err().unwrap().to_string();
     assert!(text.contains("init: panic in info: who am I?"), "{text}");
 }

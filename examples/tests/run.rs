@@ -79,7 +79,7 @@ fn new_collective() {
         assert_eq!(run_with("03_new_collective", &[("CAMPANILE_TRANSPORT", transport)]), [expected]);
     };
     over("shm", "shm");
-    over(path(&library::of_cargo(&["--package", "campanile-shm-plugin"])), "shm");
+    over(path(&library::Library::Shm.file()), "shm");
     let c = compiler::scratch("libcampanile_mailbox.so");
     let flags = ["-std=c11", "-O1", "-shared", "-fPIC", "-pthread"];
     if let Some(mailbox) = compiler::build(&compiler::sources("tests/mailbox"), c, &flags) {

@@ -2,7 +2,8 @@
 //!
 //! Where load / store reaches, each rank copies its block into its ring, part by part, up to half a ring ahead of what it
 //! reads, and copies each part of every other rank to its place: n + 1 copies of a block a rank. A block in the
-//! [`input`](AllGather::input), or in place, saves one. Ranks begin with different peers. Over queues every rank puts its
+//! [`input`](AllGather::input), or in place, saves one; so does a large one of two ranks whose transport reaches private
+//! memory, which each gets from where it lies. Ranks begin with different peers. Over queues every rank puts its
 //! parts to every other.
 
 use std::sync::Arc;
@@ -11,6 +12,9 @@ use campanile_core::{CommError, Communicator};
 use campanile_host::copy::Copier;
 
 use crate::stream::Stream;
+
+/// Largest block in small parts between near ranks: from here on they are slower (`stream/distance.rs`).
+const NEAR_MOST: usize = 64 << 10;
 
 /// All-gather over the team of a communicator, of blocks up to a capacity.
 ///
@@ -58,7 +62,7 @@ impl AllGather {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn starting_at(comm: &Arc<Communicator>, capacity: usize, first: u64) -> Result<Self, CommError> {
-        Ok(Self { stream: Stream::new(comm, "all-gather", capacity, first)? })
+        Ok(Self { stream: Stream::new(comm, "all-gather", capacity, first, NEAR_MOST)? })
     }
 
     /// Most bytes of a block.
@@ -112,11 +116,16 @@ impl AllGather {
         self.stream.begin();
         let copier = Stream::copier(all.len());
         let own = rank * bytes..(rank + 1) * bytes;
+        let lent = !matches!(block, Block::Input) && self.stream.lends(bytes);
         // What this rank has published, and copied to its own place.
         let (mut at, mut copied, mut parts, mut published) = (0, 0, 0, false);
         for round in 0.. {
             while !published && parts < round + Stream::AHEAD {
                 at = match block {
+                    Block::Slice(block) if lent => self.stream.lend_private(block.as_ptr(), bytes).map(|()| bytes)?,
+                    Block::InPlace if lent => {
+                        self.stream.lend_private(all[own.clone()].as_ptr(), bytes).map(|()| bytes)?
+                    }
                     Block::Slice(block) => self.stream.send(block, at)?,
                     Block::InPlace => self.stream.send(&all[own.clone()], at)?,
                     Block::Input => self.stream.lend(bytes, at)?,
@@ -137,7 +146,7 @@ impl AllGather {
             }
         }
         copier.fence();
-        Ok(())
+        if lent { self.stream.take_back() } else { Ok(()) }
     }
 
     fn copy_own(&self, block: Block<'_>, part: std::ops::Range<usize>, own: &mut [u8], copier: Copier) {

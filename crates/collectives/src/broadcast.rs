@@ -11,6 +11,9 @@ use campanile_core::{CommError, Communicator};
 
 use crate::stream::Stream;
 
+/// Largest message in small parts between near ranks: no larger one was measured (`stream/distance.rs`).
+const NEAR_MOST: usize = 4 << 20;
+
 /// Broadcast over the team of a communicator, of messages up to a capacity.
 ///
 /// All ranks make the same calls in the same order; a call is a [`send`](Self::send) or [`send_input`](Self::send_input)
@@ -49,7 +52,7 @@ impl Broadcast {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn starting_at(comm: &Arc<Communicator>, capacity: usize, first: u64) -> Result<Self, CommError> {
-        Ok(Self { stream: Stream::new(comm, "broadcast", capacity, first)? })
+        Ok(Self { stream: Stream::new(comm, "broadcast", capacity, first, NEAR_MOST)? })
     }
 
     /// Most bytes of a message.

@@ -9,10 +9,12 @@
 //! | `arrived`, by source, a cache line each | the source: how many slots it has published | this rank, polling |
 //! | `returned`, by reader, a cache line each | the reader: how many slots of this rank it has read | this rank, polling |
 //! | `ring` of slots | this rank | readers whose load / store reaches it; this rank's queues |
+//! | `near` parts of slots, only where all ranks are [near](distance) | this rank | readers |
 //! | `lanes`, by source and slot, only where load / store does not reach every rank | the source, by puts | this rank |
 //! | `input` | this rank's caller | as `ring` |
 //!
-//! A slot is a line of header (call, bytes of the whole message, where the bytes are) and room for a part of a message.
+//! A slot is a line of header (call, bytes of the whole message, where the bytes are) and room for a part of a message; the
+//! small parts of near ranks lie in `near` instead, close together.
 //!
 //! # Words
 //!
@@ -26,9 +28,10 @@
 //! 2. **Read.** A reader waits until `arrived` of the source is n, and reads slot n where it lies: in the source's ring,
 //!    or in its lane.
 //! 3. **Return.** It raises its word `returned` at the source after its last load from the slot: every quarter of the
-//!    ring; at once for a slot that lends the input.
+//!    ring; at once for a slot that lends.
 //! 4. **Lend.** A message in the source's `input` takes one slot without bytes: readers read the input itself. The source
 //!    writes its input again when every reader has returned that slot. (By queues it travels in parts, like any other.)
+//!    A message in private memory is lent likewise where [gets](private) reach it, which is [faster](private); the source ends its call when every reader has returned the slot.
 //! 5. **One order.** All ranks make the same calls in the same order, one at a time.
 //!
 //! # Why it is race free
@@ -46,8 +49,10 @@
 //! through all interleavings.
 
 mod copy;
+mod distance;
 #[cfg(test)]
 mod model;
+mod private;
 mod slots;
 
 use std::sync::Arc;
@@ -56,6 +61,7 @@ use std::sync::atomic::Ordering;
 use campanile_core::{Arena, ArenaRegion, CommError, Communicator, Condition, MemoryKind, Wait, Window};
 use campanile_host::copy::Copier;
 
+use private::Private;
 use slots::Slots;
 
 /// Words of different writers, and parts, do not share a cache line.
@@ -68,6 +74,8 @@ const LARGEST_PART: usize = 64 << 10;
 const SMALLEST_PART: usize = 8 << 10;
 /// Parts that a message is cut into if they are large enough, so that writer and readers overlap.
 const PARTS: usize = 8;
+/// Bytes of a part between near ranks: eight of them, read and written, stay in a core's L1.
+const NEAR_PART: usize = 1 << 10;
 
 /// The first line of a slot. Plain memory, covered by `arrived`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,9 +85,18 @@ struct Header {
     call: u64,
     /// Bytes of the whole message.
     bytes: u64,
-    /// 1: the bytes are in the source's input. 0: a part of them follows.
+    /// [`PART`], [`INPUT`] or [`PRIVATE`].
     lent: u64,
+    /// Where in the source's private memory the bytes are.
+    address: u64,
 }
+
+/// A part of the bytes follows.
+const PART: u64 = 0;
+/// The bytes are in the source's input.
+const INPUT: u64 = 1;
+/// They are in its private memory.
+const PRIVATE: u64 = 2;
 
 const _: () = assert!(size_of::<Header>() <= LINE);
 
@@ -92,8 +109,14 @@ pub(crate) struct Stream {
     arrived: ArenaRegion,
     returned: ArenaRegion,
     ring: ArenaRegion,
+    /// Empty unless all ranks are near.
+    near: ArenaRegion,
+    /// Largest message that travels in near parts.
+    near_most: usize,
     lanes: ArenaRegion,
     input: ArenaRegion,
+    /// Where gets reach private memory.
+    private: Option<Private>,
     /// Bytes of a message, at most.
     capacity: usize,
     call: u64,
@@ -130,27 +153,35 @@ impl Stream {
         copy::out(bytes)
     }
 
-    /// Makes the window, for messages of at most `capacity` bytes; words begin at `first`. Collective.
+    /// Makes the window, for messages of at most `capacity` bytes; words begin at `first`. Messages of up to `near_most`
+    /// bytes travel in small parts between near ranks. Collective.
     pub(crate) fn new(
         comm: &Arc<Communicator>,
         operation: &'static str,
         capacity: usize,
         first: u64,
+        near_most: usize,
     ) -> Result<Self, CommError> {
         comm.agree(operation, &[("capacity", capacity.to_string()), ("first slot", first.to_string())])?;
         let ranks = comm.ranks();
-        // Ranks may see different neighbours: lanes are there for all of them or for none.
-        let mapped = comm.gather(operation, &[u8::from(comm.maps_all())])?.iter().all(|mapped| mapped == &[1]);
+        // Ranks may see different neighbours: lanes are there for all of them or for none, and so is what else needs all.
+        let offered = [u8::from(comm.maps_all()), u8::from(comm.maps_all() && Private::is_offered(comm))];
+        let offers = comm.gather(operation, &offered)?;
+        let everywhere = |of: usize| offers.iter().all(|offer| offer.get(of) == Some(&1));
+        let mapped = everywhere(0);
+        let near = mapped && distance::is_near(comm, operation)?;
+        let private = if everywhere(1) { Private::new(comm, operation)? } else { None };
         let too_large = |error: campanile_core::ArenaError| CommError::Misuse {
             what: operation,
             reason: format!("a capacity of {capacity} bytes: {error}"),
         };
-        let slot = LINE + part_bytes(capacity).min(capacity).next_multiple_of(LINE);
+        let slot = LINE + far_part_bytes(capacity).min(capacity).next_multiple_of(LINE);
         let mut arena = Arena::new();
         let mut carve = |name, element, stride, count| arena.carve(name, element, stride, count).map_err(too_large);
         let arrived = carve("arrived", "word", LINE, ranks)?;
         let returned = carve("returned", "word", LINE, ranks)?;
         let ring = carve("ring", "slot", slot, SLOTS.count())?;
+        let near = carve("near", "part", NEAR_PART, if near { SLOTS.count() } else { 0 })?;
         let lanes = carve("lanes", "slot", slot, if mapped { 0 } else { ranks * SLOTS.count() })?;
         let input = carve("input", "byte", 1, capacity)?;
         let window = comm.window(arena.bytes(), MemoryKind::Host)?;
@@ -177,8 +208,11 @@ impl Stream {
             arrived,
             returned,
             ring,
+            near,
+            near_most,
             lanes,
             input,
+            private,
             capacity,
             call: 0,
             sent: first,
@@ -225,18 +259,16 @@ impl Stream {
 
     /// Publishes the part of `message` that begins at `at`; returns where the next one begins.
     pub(crate) fn send(&mut self, message: &[u8], at: usize) -> Result<usize, CommError> {
-        let end = message.len().min(at + part_bytes(message.len()));
-        let slot = self.claim()?;
-        let header = Header { call: self.call, bytes: message.len() as u64, lent: 0 };
+        let end = message.len().min(at + self.part_bytes(message.len()));
+        let number = self.claim()?;
+        let header = Header { call: self.call, bytes: message.len() as u64, lent: PART, address: 0 };
         let part = &message[at..end];
         let copier = copy::into_ring(part.len());
-        // SAFETY: the slot is this rank's, inside its window, with room for a header and a part; every reader has returned
-        // its last use (`claim`), and no queue reads it any more. A window's parts are aligned to lines.
-        unsafe {
-            let to = self.window.region().address().add(slot);
-            to.cast::<Header>().write(header);
-            copier.copy(to.add(LINE), part.as_ptr(), part.len());
-        }
+        self.write_header(number, header);
+        let to = self.window.region().address().wrapping_add(self.part(number, message.len()));
+        // SAFETY: the slot is this rank's, inside its window, with room for a part; every reader has returned its last use
+        // (`claim`), and no queue reads it any more.
+        unsafe { copier.copy(to, part.as_ptr(), part.len()) };
         copier.fence();
         self.publish(part.len())?;
         Ok(end)
@@ -251,18 +283,59 @@ impl Stream {
             let input = unsafe { std::slice::from_raw_parts(self.input_address(), bytes) };
             return self.send(input, at);
         }
-        let slot = self.claim()?;
-        let header = Header { call: self.call, bytes: bytes as u64, lent: 1 };
-        // SAFETY: as in `send`.
-        unsafe { self.window.region().address().add(slot).cast::<Header>().write(header) };
+        self.publish_lent(Header { call: self.call, bytes: bytes as u64, lent: INPUT, address: 0 })?;
+        Ok(bytes)
+    }
+
+    /// Whether messages of `bytes` in private memory, one of every rank at a time, are better lent than sent.
+    pub(crate) fn lends(&self, bytes: usize) -> bool {
+        self.private.is_some() && private::pays(bytes)
+    }
+
+    /// Publishes a message where it lies. Until [`take_back`](Self::take_back) it must stay, and stay unchanged.
+    pub(crate) fn lend_private(&mut self, message: *const u8, bytes: usize) -> Result<(), CommError> {
+        let address = message.expose_provenance() as u64;
+        self.publish_lent(Header { call: self.call, bytes: bytes as u64, lent: PRIVATE, address })
+    }
+
+    /// Waits until every reader has read what was lent.
+    pub(crate) fn take_back(&mut self) -> Result<(), CommError> {
+        self.await_returned(self.lent)
+    }
+
+    fn publish_lent(&mut self, header: Header) -> Result<(), CommError> {
+        let number = self.claim()?;
+        self.write_header(number, header);
         self.publish(0)?;
         self.lent = self.sent;
-        Ok(bytes)
+        Ok(())
+    }
+
+    /// Into the slot that was claimed.
+    fn write_header(&self, number: u64, header: Header) {
+        // SAFETY: the slot is this rank's, inside its window, with room for a header; every reader has returned its last use
+        // (`claim`), and no queue reads it any more. A window's parts are aligned to lines.
+        unsafe { self.window.region().address().add(self.ring.at(SLOTS.index(number))).cast::<Header>().write(header) };
+    }
+
+    /// Bytes of each part of a message, the last one excepted. All ranks cut alike.
+    fn part_bytes(&self, message: usize) -> usize {
+        if self.is_near(message) { NEAR_PART } else { far_part_bytes(message) }
+    }
+
+    /// Offset of the part in slot `number` of a message in a rank's window.
+    fn part(&self, number: u64, message: usize) -> usize {
+        let index = SLOTS.index(number);
+        if self.is_near(message) { self.near.at(index) } else { self.ring.at(index) + LINE }
+    }
+
+    fn is_near(&self, message: usize) -> bool {
+        self.near.count > 0 && message <= self.near_most
     }
 
     /// The input, once no peer reads it any more.
     pub(crate) fn input(&mut self) -> Result<&mut [u8], CommError> {
-        self.await_returned(self.lent)?;
+        self.take_back()?;
         // SAFETY: `capacity` bytes inside this rank's window; every reader has returned the slot that lent them, and only
         // a call that has `self` for itself lends them again.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.input_address(), self.capacity) })
@@ -291,29 +364,36 @@ impl Stream {
         // (the word), and is not written again before this rank returns it.
         let header = unsafe { slot.cast::<Header>().read() };
         self.check(peer, header, to.len())?;
-        let (from, end) = match base {
-            Some(base) if header.lent == 1 => (base.as_ptr().wrapping_add(self.input.offset), to.len()),
-            _ => (slot.wrapping_add(LINE), to.len().min(taken + part_bytes(to.len()))),
-        };
+        let bytes = to.len();
+        let end = if header.lent == PART { bytes.min(taken + self.part_bytes(bytes)) } else { bytes };
         let part = &mut to[taken..end];
-        // SAFETY: the source has as many bytes there (it agreed on the size of the message, and cuts it as this rank does)
-        // and leaves them alone until they are returned; `part` is the caller's.
-        unsafe { copier.copy(part.as_mut_ptr(), from, part.len()) };
+        if let (PRIVATE, Some(private)) = (header.lent, &self.private) {
+            private.get(&self.comm, peer, header.address, part)?;
+        } else {
+            let from = match base {
+                Some(base) if header.lent == INPUT => base.as_ptr().wrapping_add(self.input.offset),
+                Some(base) => base.as_ptr().wrapping_add(self.part(number, bytes)),
+                None => slot.wrapping_add(LINE),
+            };
+            // SAFETY: the source has as many bytes there (it agreed on the size of the message, and cuts it as this rank
+            // does) and leaves them alone until they are returned; `part` is the caller's.
+            unsafe { copier.copy(part.as_mut_ptr(), from, part.len()) };
+        }
         let lane = &mut self.peers[peer];
         lane.read = number;
-        (lane.taken, lane.complete) = (end, end == to.len());
-        if header.lent == 1 || SLOTS.owes(lane.returned, number) {
+        (lane.taken, lane.complete) = (end, end == bytes);
+        if header.lent != PART || SLOTS.owes(lane.returned, number) {
             lane.returned = number;
             self.window.signal(peer, self.returned.at(self.comm.rank()), number)?;
         }
-        Ok(end == to.len())
+        Ok(end == bytes)
     }
 
-    /// Waits until the next slot of the ring may be written; its offset.
-    fn claim(&mut self) -> Result<usize, CommError> {
+    /// Waits until the next slot of the ring may be written; its number.
+    fn claim(&mut self) -> Result<u64, CommError> {
         let number = self.sent.wrapping_add(1);
         self.await_returned(SLOTS.last_use(number))?;
-        Ok(self.ring.at(SLOTS.index(number)))
+        Ok(number)
     }
 
     /// Tells every peer of the slot that was claimed, with `bytes` behind its header.
@@ -383,7 +463,7 @@ impl Stream {
     }
 }
 
-/// Bytes of each part of a message, the last one excepted.
-fn part_bytes(message: usize) -> usize {
+/// Bytes of each part of a message, the last one excepted, between ranks that are not near.
+fn far_part_bytes(message: usize) -> usize {
     (message / PARTS).clamp(SMALLEST_PART, LARGEST_PART).next_multiple_of(LINE)
 }

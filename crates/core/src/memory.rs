@@ -41,3 +41,19 @@ pub struct Memory {
     /// Where it lives.
     pub kind: MemoryKind,
 }
+
+impl Memory {
+    /// The whole address space of this process, as host memory: an offset is an address.
+    ///
+    /// Registering it once makes any private memory a source or target of gets and puts, without a registration a
+    /// buffer: what verbs call an implicit on-demand registration, and XPMEM a segment of the whole space. What is not
+    /// mapped when an operation runs is an error of that operation where the transport claims
+    /// [`reaches_registered`](crate::Transport::reaches_registered); other transports need not take it.
+    pub const ADDRESS_SPACE: Self =
+        Self { address: std::ptr::null_mut(), bytes: isize::MAX as usize, kind: MemoryKind::Host };
+
+    /// Whether it is [`ADDRESS_SPACE`](Self::ADDRESS_SPACE).
+    pub fn is_address_space(&self) -> bool {
+        self.address.is_null() && self.bytes == Self::ADDRESS_SPACE.bytes && self.kind == MemoryKind::Host
+    }
+}

@@ -213,6 +213,14 @@ pub trait Transport: Send + Sync {
         true
     }
 
+    /// Whether puts and gets reach host memory that a connected peer has registered ([`register`](Self::register)) and
+    /// exported, [`Memory::ADDRESS_SPACE`] included, without that peer's help; the reason if they do not. Such memory is
+    /// not mapped, and holds no words. It stays registered until every peer is done with it: an operation on what was
+    /// taken back, or is not mapped, fails its queue.
+    fn reaches_registered(&self, peer: Rank) -> Result<(), String> {
+        Err(format!("transport {} does not reach what {peer} has registered", self.info().name))
+    }
+
     /// The job's first fault, if there is one.
     fn fault(&self) -> Option<Fault>;
 

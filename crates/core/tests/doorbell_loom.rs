@@ -31,7 +31,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile_core::doorbell::{
-    Clock, CommandRing, DoorbellQueue, Patience, QueueFault, QueueState, ReserveError, Rung, TicketError, Wrap, Written,
+    Clock, CommandRing, DoorbellQueue, Patience, QueueFault, QueueState, ReserveError, Rung, Slot, TicketError, Wrap,
+    Written,
 };
 use doorbell_historic as historic;
 use loom::cell::UnsafeCell;
@@ -397,6 +398,39 @@ fn two_executors_share() {
         counts
     });
     assert_eq!(outcomes, [vec![0, 2], vec![0, 3], vec![1, 2]].into());
+}
+
+/// Two threads drive an engine that finishes later than it starts, a third posts into the slot that this frees: whoever
+/// drives reads what is pending, also what another has started, and completes one.
+#[test]
+fn an_engine_is_driven_in_turn() {
+    let setup = || {
+        let shared = Ring::new(2);
+        shared.post(&[0, 1]);
+        shared.ring();
+        shared
+    };
+    let drive: fn(&Ring) = |shared| {
+        let Some(mut executor) = shared.ring.executor() else { return };
+        let pending: Vec<Slot> = executor.pending().expect("sound").collect();
+        let command = |slot: &Slot| executor.command(slot.position).expect("sound").expect("it is pending");
+        let commands: Vec<u64> = pending.iter().map(command).collect();
+        assert!(commands.windows(2).all(|two| two[0] + 1 == two[1]), "{commands:?}");
+        shared.done.lock().expect("no panic").push(commands[0]);
+        executor.complete(1).expect("rung");
+    };
+    let produce: fn(&Ring) = |shared| {
+        let posted = within(FOR_EVER, |patience| shared.ring.post(&[2], patience));
+        shared.note(posted.is_ok().into());
+        shared.ring();
+    };
+    let outcomes = explore(3, setup, [drive, drive, produce], |shared| {
+        let (driven, posted) = (shared.done().len(), shared.notes()[0]);
+        shared.execute();
+        assert_eq!(shared.done(), (0..2 + posted).collect::<Vec<_>>());
+        (driven, posted)
+    });
+    assert_eq!(outcomes, [(1, 0), (1, 1), (2, 0), (2, 1)].into());
 }
 
 /// A failed command stops the queue at its own position, as every thread sees it.

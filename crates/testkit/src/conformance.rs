@@ -51,6 +51,7 @@ mod operations;
 mod ordering;
 mod processes;
 mod queues;
+mod registered;
 mod report;
 mod runner;
 mod stage;
@@ -72,6 +73,7 @@ pub static GROUPS: &[Group] = &[
     queues::GROUP,
     tickets::GROUP,
     addresses::GROUP,
+    registered::GROUP,
     faults::GROUP,
     masks::GROUP,
     processes::GROUP,

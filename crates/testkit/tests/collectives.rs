@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use campanile_collectives::Barrier;
+use campanile_collectives::{AllGather, Barrier};
 use campanile_core::{CommOptions, MemoryKind, MoeCombine, MoeMode, OpKind, PeerClass, Rank};
 use campanile_moe::exchange::{ExchangeOptions, Layout, run};
 use campanile_moe::model::{compare, solve};
@@ -194,4 +194,48 @@ fn a_fault_ends_every_rank_and_names_the_culprit() {
             assert!(ended[rank].0.contains("rank 1"), "{text}: {}", ended[rank].0);
         }
     }
+}
+
+#[test]
+fn large_blocks_of_two_ranks_are_got_from_private_memory() {
+    const BLOCK: usize = 64 << 10;
+    for (text, comm, gets) in [("plain", options(), 3), ("check", options(), 0), ("plain", queues(), 0)] {
+        let stats = Stats::new();
+        let stack = Stack::new().with_all(&stack(text)).with(stats.clone());
+        job(2, &stack, &comm, |comm| {
+            let mut all_gather = AllGather::new(&comm, BLOCK).expect("an all-gather");
+            for call in 0..3 {
+                let block = vec![2 * call + comm.rank() as u8; BLOCK];
+                let mut all = vec![0xee; 2 * BLOCK];
+                all_gather.run(&block, &mut all).unwrap_or_else(|error| panic!("{text}: {error}"));
+                assert!(all[..BLOCK].iter().all(|&byte| byte == 2 * call), "{text}: block 0 of call {call}");
+                assert!(all[BLOCK..].iter().all(|&byte| byte == 2 * call + 1), "{text}: block 1 of call {call}");
+            }
+        });
+        for rank in stats.snapshot().ranks {
+            let got = rank
+                .peers
+                .iter()
+                .map(|peer| peer.of(OpKind::Get))
+                .fold((0, 0), |sum, count| (sum.0 + count.operations, sum.1 + count.bytes));
+            assert_eq!(got, (gets, gets * BLOCK as u64), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_block_that_was_taken_back_too_early_is_an_error() {
+    const BLOCK: usize = 64 << 10;
+    let comm = CommOptions { timeout: Duration::from_millis(300), ..options() };
+    let ended = job(2, &Stack::new(), &comm, |comm| {
+        let mut all_gather = AllGather::new(&comm, BLOCK).expect("an all-gather");
+        let (block, mut all) = (vec![7; BLOCK], vec![0; 2 * BLOCK]);
+        // Rank 1 comes when the other has given up: its block is there to be got, but nothing says that it is still its.
+        while comm.rank() == 1 && comm.transport().fault().is_none() {
+            std::thread::yield_now();
+        }
+        all_gather.run(&block, &mut all).map_err(|error| error.to_string())
+    });
+    assert!(ended.iter().all(Result::is_err), "{ended:?}");
+    assert!(ended[1].as_ref().is_err_and(|error| error.contains("taken back")), "{ended:?}");
 }

@@ -94,6 +94,7 @@ impl Devices for RankDevice {
             let label = self.device.label();
             return Err(format!("this rank has {label}; it takes memory of device {}", self.device.ordinal()));
         }
+        self.readers.prepare().map_err(text)?;
         // Words must not be cached where a peer's store does not reach; on NVIDIA all memory is coherent.
         let memory = self.device.allocate_virtual(bytes, Coherence::Uncached).map_err(text)?;
         let stream = self.device.stream().map_err(text)?;
@@ -249,6 +250,10 @@ impl Transport for P2pTransport {
 
     fn mask(&self, peer: Rank) {
         self.node.mask(peer);
+    }
+
+    fn reaches_registered(&self, peer: Rank) -> Result<(), String> {
+        self.node.reaches_registered(peer)
     }
 
     #[inline]

@@ -40,9 +40,10 @@ fn threads_on(path: Path, body: impl Fn(&Communicator) + Sync) {
     });
 }
 
-/// A window on the device of each rank.
+/// A window on the device of each rank, which are those of the machine in turn.
 fn window(comm: &Communicator) -> Window {
     let device = comm.device().expect("a device of this rank");
+    assert_eq!(device as usize, comm.rank() % 4);
     let window = comm.window(BYTES, MemoryKind::Device(device)).expect("device memory");
     assert_eq!((window.kind(), window.bytes()), (MemoryKind::Device(device), BYTES));
     window

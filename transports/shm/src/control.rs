@@ -6,6 +6,7 @@
 //! | `bell` | peers that saw a sleeper | the futex that waiters sleep on |
 //! | `waiting` | the rank's waiter: peer + 1, 0 when it does not wait | peers that look for the culprit of a time-out |
 //! | `beat` | the rank's waiter, while it waits: monotonic nanoseconds | the same |
+//! | `probe` | the rank, before it connects: address and value of a word in its private memory | peers, as they connect |
 //! | `left` | the rank, at an orderly shutdown | peers that lost its socket |
 //! | `fault` | anyone, in the block of the lowest rank only, over a fault of a masked rank or none | everyone |
 //!
@@ -43,6 +44,7 @@ struct State {
     waiting: AtomicU64,
     beat: AtomicU64,
     left: AtomicU32,
+    probe: [AtomicU64; 2],
 }
 
 const _: () = assert!(size_of::<Words>() <= CONTROL_BYTES);
@@ -117,6 +119,19 @@ impl Control {
         let state = &self.words().state;
         let waiting = state.waiting.load(Ordering::Acquire);
         (waiting != 0).then(|| (Rank((waiting - 1) as u32), state.beat.load(Ordering::Relaxed)))
+    }
+
+    /// Says where a word in this rank's private memory is, and what it is.
+    pub(crate) fn set_probe(&self, (address, value): (u64, u64)) {
+        let [at, word] = &self.words().state.probe;
+        at.store(address, Ordering::Relaxed);
+        word.store(value, Ordering::Relaxed);
+    }
+
+    /// Where such a word is, and what it is: set before the block is sent to anybody.
+    pub(crate) fn probe(&self) -> (u64, u64) {
+        let [at, word] = &self.words().state.probe;
+        (at.load(Ordering::Relaxed), word.load(Ordering::Relaxed))
     }
 
     /// Says that this rank is done.

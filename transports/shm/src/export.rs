@@ -1,7 +1,8 @@
-//! Exports: key blobs, and the descriptors that travel beside them.
+//! Exports: how a peer comes to a region, by a key blob and a descriptor that travels beside it.
 //!
 //! Exporting sends a descriptor down the channel of each peer that will import, with the blob in front; importing takes
-//! the one of its blob's number, whatever came before it.
+//! the one of its blob's number, whatever came before it. Of memory that the transport allocated the descriptor is the
+//! memory, which the peer maps; of memory that was registered it is a [`Registration`].
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -13,8 +14,8 @@ use campanile_host::channel::ChannelError;
 use campanile_host::memory::SharedMemory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::device::Backing;
-use crate::region::{Allocation, Mapped, remote};
+use crate::region::{Allocation, Held, remote};
+use crate::registration::Registration;
 use crate::transport::Inner;
 
 /// The key blob of an export.
@@ -28,10 +29,12 @@ struct Export {
     /// Bytes behind the descriptor.
     extent: u64,
     kind: MemoryKind,
+    /// Whether the descriptor is that of a [`Registration`] and not of the memory.
+    registered: bool,
 }
 
-/// Bytes of a key blob: five words.
-const BLOB_BYTES: usize = 40;
+/// Bytes of a key blob: six words.
+const BLOB_BYTES: usize = 48;
 
 impl Export {
     fn to_blob(self) -> Vec<u8> {
@@ -39,7 +42,8 @@ impl Export {
             MemoryKind::Device(ordinal) => u64::from(ordinal) + 1,
             _ => 0,
         };
-        [self.number, self.key, self.bytes, self.extent, kind].iter().flat_map(|word| word.to_le_bytes()).collect()
+        let words = [self.number, self.key, self.bytes, self.extent, kind, self.registered.into()];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     fn from_blob(blob: &[u8]) -> Option<Self> {
@@ -49,21 +53,21 @@ impl Export {
             0 => MemoryKind::Host,
             device => MemoryKind::Device(u32::try_from(device - 1).ok()?),
         };
-        let (bytes, extent) = (word(2), word(3));
-        (bytes <= extent).then_some(Self { number: word(0), key: word(1), bytes, extent, kind })
+        let (bytes, extent, registered) = (word(2), word(3), word(5) != 0);
+        let export = Self { number: word(0), key: word(1), bytes, extent, kind, registered };
+        (registered || bytes <= extent).then_some(export)
     }
 }
 
 /// Sends a descriptor of a region to these peers; the key blob by which they import it.
 pub(crate) fn export(inner: &Inner, region: &Region, peers: &[Rank]) -> Result<Vec<u8>, ControlError> {
     let unsupported = |reason: String| ControlError::Unsupported { transport: inner.name(), what: "export", reason };
-    let backing = region.keeper().downcast_ref::<Allocation>().and_then(Allocation::backing);
-    let backing = backing.ok_or_else(|| {
-        unsupported("memory that was registered cannot be shared with other processes; allocate it".to_owned())
-    })?;
+    let allocation = region.keeper().downcast_ref::<Allocation>();
+    let allocation = allocation.ok_or_else(|| unsupported("the region is of another transport".to_owned()))?;
+    let (backing, registered) = allocation.shared().map_err(unsupported)?;
     let (number, key) = (inner.exports.fetch_add(1, Ordering::Relaxed), region.key().0);
     let (bytes, extent) = (region.bytes() as u64, backing.extent() as u64);
-    let blob = Export { number, key, bytes, extent, kind: region.kind() }.to_blob();
+    let blob = Export { number, key, bytes, extent, kind: region.kind(), registered }.to_blob();
     let descriptor = backing.descriptor().map_err(unsupported)?;
     for &rank in peers {
         let peer = inner.peer(rank).ok_or_else(|| unsupported(format!("{rank} is not connected")))?;
@@ -95,10 +99,14 @@ pub(crate) fn import(inner: &Arc<Inner>, peer: Rank, blob: &[u8]) -> Request<Rem
     let own = inner.own.lock().unwrap_or_else(PoisonError::into_inner);
     let found = own.iter().find(|(key, _)| ours && *key == export.key).and_then(|(_, allocation)| allocation.upgrade());
     drop(own);
-    let found = found.ok_or_else(|| bad("it names no region of this rank, or one that is gone".to_owned()));
-    Request::done(
-        found.and_then(|allocation| remote(&inner, peer, export.bytes as usize, export.kind, Mapped::Own(allocation))),
-    )
+    let gone = || bad("it names no region of this rank, or one that is gone".to_owned());
+    let held = found.as_ref().ok_or_else(gone).and_then(|allocation| match allocation.registration() {
+        // What was registered is taken back by its owner, whoever has imported it.
+        Some(registration) => Ok(Held::Registration(Arc::clone(registration))),
+        None if allocation.backing().is_some() => Ok(Held::Own(Arc::clone(allocation))),
+        None => Err(gone()),
+    });
+    Request::done(held.and_then(|held| remote(&inner, peer, export.bytes as usize, export.kind, held)))
 }
 
 /// An import that waits for its descriptor.
@@ -139,16 +147,20 @@ impl Importing {
         }
     }
 
-    fn map(&self, descriptor: OwnedFd) -> Result<Box<dyn Backing>, ControlError> {
+    fn hold(&self, descriptor: OwnedFd) -> Result<Held, ControlError> {
         let extent = self.export.extent as usize;
+        let open =
+            |descriptor, bytes| SharedMemory::open(descriptor, bytes).map_err(|error| self.bad(error.to_string()));
         match self.export.kind {
-            MemoryKind::Host => match SharedMemory::open(descriptor, extent) {
-                Ok(memory) => Ok(Box::new(memory)),
-                Err(error) => Err(self.bad(error.to_string())),
-            },
+            _ if self.export.registered => {
+                let page = open(descriptor, Registration::BYTES)?;
+                Ok(Held::Registration(Arc::new(Registration::new(page))))
+            }
+            MemoryKind::Host => Ok(Held::Peer(Some(Box::new(open(descriptor, extent)?)))),
             kind => {
                 let devices = self.inner.devices().ok_or_else(|| self.bad(format!("it is {kind} memory")))?;
-                devices.open(self.peer, descriptor, extent).map_err(|reason| self.refused(reason))
+                let opened = devices.open(self.peer, descriptor, extent).map_err(|reason| self.refused(reason))?;
+                Ok(Held::Peer(Some(opened)))
             }
         }
     }
@@ -164,11 +176,9 @@ impl Importing {
 
 impl Pending<RemoteRegion> for Importing {
     fn test(&mut self) -> Option<Result<RemoteRegion, ControlError>> {
-        let mapped = self.take()?.and_then(|descriptor| self.map(descriptor));
-        Some(mapped.and_then(|backing| {
-            let Export { bytes, kind, .. } = self.export;
-            remote(&self.inner, self.peer, bytes as usize, kind, Mapped::Peer(Some(backing)))
-        }))
+        let held = self.take()?.and_then(|descriptor| self.hold(descriptor));
+        let Export { bytes, kind, .. } = self.export;
+        Some(held.and_then(|held| remote(&self.inner, self.peer, bytes as usize, kind, held)))
     }
 
     fn park(&mut self, timeout: Duration) {

@@ -2,13 +2,17 @@
 //!
 //! Addresses are keys: they are checked when an operation is posted and held while it executes, so a region that was
 //! dropped in between fails the queue and is never touched. Memory of devices is told apart here and touched elsewhere.
+//!
+//! Memory that load / store does not reach, registered memory of peers and this process's address space as such, is copied
+//! by the kernel ([`cross_memory`](crate::cross_memory)); operations that store instead of copying are refused there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use campanile_core::{AtomicOp, LocalAddress, Op, Rank, RemoteAddress, SignalAction, SignalUpdate};
 use campanile_host::copy::Copier;
 
+use crate::cross_memory::{self, CopyError};
 use crate::registry::{Pin, Registry};
 use crate::transport::Inner;
 
@@ -18,7 +22,21 @@ use crate::transport::Inner;
 pub(crate) enum Status {
     LocalGone = 1,
     RemoteGone = 2,
-    Device = 3,
+    Unmapped = 3,
+    PeerGone = 4,
+    Refused = 5,
+    Deregistered = 6,
+    Device = 7,
+}
+
+impl From<CopyError> for Status {
+    fn from(error: CopyError) -> Self {
+        match error {
+            CopyError::Unmapped => Self::Unmapped,
+            CopyError::Gone => Self::PeerGone,
+            CopyError::Refused(_) => Self::Refused,
+        }
+    }
 }
 
 impl Status {
@@ -26,7 +44,15 @@ impl Status {
         match status {
             1 => "its local region was dropped before it executed; keep a region until local completion".to_owned(),
             2 => "its remote region was dropped before it executed; keep it until completion".to_owned(),
-            3 => "the device failed".to_owned(),
+            3 => "nothing is mapped at an address that it names in private memory, or it may not be written; name memory \
+                  that is there until completion"
+                .to_owned(),
+            4 => "the process whose private memory it names has died or left".to_owned(),
+            5 => "the kernel refuses to copy private memory of that process, which it did not when they connected; \
+                  process_vm_readv and process_vm_writev must be allowed"
+                .to_owned(),
+            6 => "its remote region was deregistered by its owner; keep a region until all peers are done with it".to_owned(),
+            7 => "the device failed".to_owned(),
             other => format!("status {other}"),
         }
     }
@@ -59,7 +85,7 @@ impl Operations {
                 self.check_move(source, target, bytes)?;
                 self.check_signal(&signal)
             }
-            Op::PutInline { data, target } => self.check_remote(target, data.as_slice().len() as u64).map(|_| ()),
+            Op::PutInline { data, target } => self.check_mapped(target, data.as_slice().len() as u64).map(|_| ()),
             Op::Signal(signal) => self.check_signal(&signal),
             Op::Get { source, target, bytes } => self.check_move(target, source, bytes),
             Op::Atomic { op, target } => {
@@ -68,7 +94,7 @@ impl Operations {
                     AtomicOp::Add { .. } => false,
                     AtomicOp::FetchAdd { result, .. }
                     | AtomicOp::CompareSwap { result, .. }
-                    | AtomicOp::Swap { result, .. } => self.check_local(result, 8)?.on_device,
+                    | AtomicOp::Swap { result, .. } => self.check_result(result)?.on_device,
                 };
                 match on_device || result_on_device {
                     false => Ok(()),
@@ -84,6 +110,13 @@ impl Operations {
 
     fn check_move(&self, local: LocalAddress, remote: RemoteAddress, bytes: u64) -> Result<(), String> {
         let (here, there) = (self.check_local(local, bytes)?, self.check_remote(remote, bytes)?);
+        if (here.on_device && there.process.is_some()) || (there.on_device && here.process.is_some()) {
+            return Err(
+                "a copy between device memory and private memory that the kernel copies; go by a region that was \
+                allocated, or registered by itself"
+                    .to_owned(),
+            );
+        }
         let distance = here.at(local.offset).addr().abs_diff(there.at(remote.offset).addr());
         if here.on_device && there.on_device && (distance as u64) < bytes {
             return Err(format!(
@@ -118,11 +151,32 @@ impl Operations {
         }
     }
 
+    /// Results of atomics are stored by this process.
+    fn check_result(&self, at: LocalAddress) -> Result<Pin<'_>, String> {
+        let pin = self.check_local(at, 8)?;
+        match pin.process {
+            Some(_) => Err("its result is in the address space as such; name a region of its own".to_owned()),
+            None => Ok(pin),
+        }
+    }
+
+    /// What is stored, and not copied, needs memory that load / store reaches.
+    fn check_mapped(&self, at: RemoteAddress, bytes: u64) -> Result<Pin<'_>, String> {
+        let pin = self.check_remote(at, bytes)?;
+        match pin.process {
+            Some(_) => {
+                Err("its remote region is registered memory, which puts and gets reach; allocate it for all else"
+                    .to_owned())
+            }
+            None => Ok(pin),
+        }
+    }
+
     fn check_word(&self, at: RemoteAddress) -> Result<Pin<'_>, String> {
         if !at.offset.is_multiple_of(8) {
             return Err(format!("a word at offset {}; words are 8-byte aligned", at.offset));
         }
-        self.check_remote(at, 8)
+        self.check_mapped(at, 8)
     }
 
     /// Whose memory an operation moves bytes in, and whose word it changes.
@@ -164,7 +218,16 @@ impl Operations {
         match *op {
             Op::Put { source, target, bytes } | Op::PutSignal { source, target, bytes, .. } => {
                 let (from, to) = (self.local(source.region.0)?, self.remote(target.region.0)?);
-                copy(to.at(target.offset), from.at(source.offset), bytes as usize);
+                let (source, target, bytes) = (from.at(source.offset), to.at(target.offset), bytes as usize);
+                match to.process.or(from.process) {
+                    Some(process) => {
+                        // A process that is gone may have left its number to another, which must not be written.
+                        self.still_there(&to)?;
+                        cross_memory::write(process, target, source, bytes)?;
+                        self.still_there(&to)?;
+                    }
+                    None => copy(target, source, bytes),
+                }
             }
             Op::PutInline { data, target } => {
                 let to = self.remote(target.region.0)?;
@@ -174,11 +237,32 @@ impl Operations {
             }
             Op::Get { source, target, bytes } => {
                 let (from, to) = (self.remote(source.region.0)?, self.local(target.region.0)?);
-                copy(to.at(target.offset), from.at(source.offset), bytes as usize);
+                let (source, target, bytes) = (from.at(source.offset), to.at(target.offset), bytes as usize);
+                match from.process.or(to.process) {
+                    Some(process) => {
+                        cross_memory::read(process, source, target, bytes)?;
+                        self.still_there(&from)?;
+                    }
+                    None => copy(target, source, bytes),
+                }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether what was copied by the kernel was the region: its process lives, so its number means no other, and its owner
+    /// has it registered.
+    fn still_there(&self, remote: &Pin<'_>) -> Result<(), Status> {
+        if remote.process.is_none() {
+            return Ok(());
+        }
+        if self.inner.peer(remote.owner).is_some_and(|peer| peer.gone().is_some()) {
+            return Err(Status::PeerGone);
+        }
+        // The bytes are read before the word is.
+        fence(Ordering::SeqCst);
+        if remote.registered() { Ok(()) } else { Err(Status::Deregistered) }
     }
 
     /// Changes a word of host memory.

@@ -1,14 +1,18 @@
-//! Regions: memory of this rank and mappings of others', from their registration to their end.
+//! Regions: memory of this rank and what it imported of others, from their registration to their end.
 //!
 //! A key is taken back first, then engines that may still move bytes there are waited for, then the memory goes.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, PoisonError};
+use std::ptr::{NonNull, null_mut};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use campanile_core::{ControlError, Memory, MemoryKind, Rank, Region, RegionKey, RemoteKey, RemoteRegion};
 use campanile_host::memory::SharedMemory;
 
+use crate::cross_memory::own_process;
 use crate::device::Backing;
+use crate::registration::Registration;
+use crate::registry::Reach;
 use crate::transport::Inner;
 
 /// Most regions of either side.
@@ -32,42 +36,79 @@ impl Backing for SharedMemory {
 pub(crate) struct Allocation {
     inner: Arc<Inner>,
     key: u64,
+    memory: Memory,
     /// `None` for the caller's own memory.
     backing: Option<Box<dyn Backing>>,
+    /// What peers know of the caller's own memory, once it is exported.
+    registration: OnceLock<Arc<Registration>>,
 }
+
+// SAFETY: the address is that of the region, which its users answer for (`Region`); all else is shared by locks.
+unsafe impl Send for Allocation {}
+// SAFETY: as for Send.
+unsafe impl Sync for Allocation {}
 
 impl Allocation {
     /// What others map, unless it is the caller's own memory.
     pub(crate) fn backing(&self) -> Option<&dyn Backing> {
         self.backing.as_deref()
     }
+
+    /// What others know of the caller's own memory, if it was exported.
+    pub(crate) fn registration(&self) -> Option<&Arc<Registration>> {
+        self.registration.get()
+    }
+
+    /// What a peer is sent to reach it, and whether that is a registration.
+    ///
+    /// # Errors
+    /// In words.
+    pub(crate) fn shared(&self) -> Result<(&dyn Backing, bool), String> {
+        if let Some(backing) = self.backing() {
+            return Ok((backing, false));
+        }
+        if self.memory.kind.is_device() {
+            return Err("device memory that was registered cannot be shared; allocate it".to_owned());
+        }
+        if self.registration.get().is_none() {
+            let registration = Registration::of(self.memory.address).map_err(|error| error.to_string())?;
+            self.registration.get_or_init(|| Arc::new(registration));
+        }
+        let registration = self.registration.get().expect("it was just made");
+        Ok((registration.memory(), true))
+    }
 }
 
 impl Drop for Allocation {
     fn drop(&mut self) {
+        if let Some(registration) = self.registration.get() {
+            registration.end();
+        }
         self.inner.locals.remove(self.key);
         keep_if_busy(&self.inner, &mut self.backing);
     }
 }
 
-/// A mapping behind a remote region.
+/// What is behind a remote region.
 pub(crate) struct Mapping {
     inner: Arc<Inner>,
     key: u64,
-    pub(crate) address: *mut u8,
-    /// Keeps the mapping: its own memory, or for this rank's own region the allocation.
-    memory: Mapped,
+    /// `None` where load / store does not reach.
+    pub(crate) address: Option<NonNull<u8>>,
+    held: Held,
 }
 
-/// What keeps a mapping.
-pub(crate) enum Mapped {
-    /// Memory of a peer. `None` once it was given up.
+/// What keeps an imported region.
+pub(crate) enum Held {
+    /// Memory of a peer, mapped. `None` once it was given up.
     Peer(Option<Box<dyn Backing>>),
-    /// This rank's own.
+    /// Private memory, which the kernel copies.
+    Registration(Arc<Registration>),
+    /// This rank's own, mapped.
     Own(Arc<Allocation>),
 }
 
-// SAFETY: the address belongs to the mapping that `memory` keeps; access is by the ordering contract.
+// SAFETY: the address belongs to the mapping that `held` keeps; access is by the ordering contract.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send; immutable.
 unsafe impl Sync for Mapping {}
@@ -75,7 +116,7 @@ unsafe impl Sync for Mapping {}
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.inner.remotes.remove(self.key);
-        if let Mapped::Peer(backing) = &mut self.memory {
+        if let Held::Peer(backing) = &mut self.held {
             keep_if_busy(&self.inner, backing);
         }
     }
@@ -97,13 +138,17 @@ pub(crate) fn local(
 ) -> Result<Region, ControlError> {
     let Memory { address, bytes, kind } = memory;
     let full = || ControlError::Memory { bytes, kind, reason: FULL.to_owned() };
-    let key = inner.locals.insert(inner.rank(), &memory).ok_or_else(full)?;
-    let allocation = Arc::new(Allocation { inner: Arc::clone(inner), key, backing });
-    if allocation.backing.is_some() {
-        let mut own = inner.own.lock().unwrap_or_else(PoisonError::into_inner);
-        own.retain(|(_, allocation)| allocation.strong_count() > 0);
-        own.push((key, Arc::downgrade(&allocation)));
-    }
+    let reach = match memory.is_address_space() {
+        true => Reach::Kernel { process: own_process(), registered: null_mut() },
+        false => Reach::LoadStore,
+    };
+    let key = inner.locals.insert(inner.rank(), &memory, reach).ok_or_else(full)?;
+    let registration = OnceLock::new();
+    let allocation = Arc::new(Allocation { inner: Arc::clone(inner), key, memory, backing, registration });
+    let mut own = inner.own.lock().unwrap_or_else(PoisonError::into_inner);
+    own.retain(|(_, allocation)| allocation.strong_count() > 0);
+    own.push((key, Arc::downgrade(&allocation)));
+    drop(own);
     Ok(Region::new(RegionKey(key), address, bytes, kind, allocation))
 }
 
@@ -113,15 +158,23 @@ pub(crate) fn remote(
     peer: Rank,
     bytes: usize,
     kind: MemoryKind,
-    memory: Mapped,
+    held: Held,
 ) -> Result<RemoteRegion, ControlError> {
-    let backing = match &memory {
-        Mapped::Peer(backing) => backing.as_deref(),
-        Mapped::Own(allocation) => allocation.backing(),
+    let mapped = |backing: Option<&dyn Backing>| {
+        let address = backing.expect("only what is shared is imported").address();
+        (address, Reach::LoadStore)
     };
-    let address = backing.expect("only what is shared is imported").address();
+    let (address, reach) = match &held {
+        Held::Peer(backing) => mapped(backing.as_deref()),
+        Held::Own(allocation) => mapped(allocation.backing()),
+        Held::Registration(registration) => {
+            let reach = Reach::Kernel { process: inner.process(peer)?, registered: registration.word() };
+            (registration.address(), reach)
+        }
+    };
     let full = || ControlError::Memory { bytes, kind, reason: FULL.to_owned() };
-    let key = inner.remotes.insert(peer, &Memory { address, bytes, kind }).ok_or_else(full)?;
-    let mapping = Mapping { inner: Arc::clone(inner), key, address, memory };
+    let key = inner.remotes.insert(peer, &Memory { address, bytes, kind }, reach).ok_or_else(full)?;
+    let address = NonNull::new(address).filter(|_| matches!(reach, Reach::LoadStore));
+    let mapping = Mapping { inner: Arc::clone(inner), key, address, held };
     Ok(RemoteRegion::new(RemoteKey(key), peer, bytes, kind, Arc::new(mapping)))
 }

@@ -5,10 +5,12 @@
 //! operation that touches a region holds a [`Pin`]; removing waits for the pins, so memory is never unmapped under a
 //! copy. Entries live in chunks that are allocated as needed and never move.
 
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use campanile_core::{Memory, Rank};
+use libc::pid_t;
 
 const CHUNK: usize = 256;
 const CHUNKS: usize = 256;
@@ -22,6 +24,24 @@ struct Entry {
     bytes: AtomicUsize,
     owner: AtomicU32,
     on_device: AtomicBool,
+    /// As [`Reach::Kernel`]'s; 0 where load / store reaches.
+    process: AtomicI32,
+    registered: AtomicPtr<AtomicU64>,
+}
+
+/// How a region is reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reach {
+    /// By load / store at its address.
+    LoadStore,
+    /// By copies of the kernel.
+    Kernel {
+        /// In whose memory the address is.
+        process: pid_t,
+        /// A word that is 0 once the region's owner has deregistered it; lives as long as the entry. Null: it is this
+        /// rank's own.
+        registered: *mut AtomicU64,
+    },
 }
 
 /// Regions by key.
@@ -47,6 +67,8 @@ pub(crate) struct Pin<'a> {
     pub(crate) owner: Rank,
     /// Whether it is memory of a device, which the CPU does not touch.
     pub(crate) on_device: bool,
+    /// In which process a copy by the kernel finds it; `None` where load / store reaches.
+    pub(crate) process: Option<pid_t>,
 }
 
 impl Pin<'_> {
@@ -54,6 +76,13 @@ impl Pin<'_> {
     pub(crate) fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset <= self.bytes as u64);
         self.address.wrapping_add(offset as usize)
+    }
+
+    /// Whether its owner still has it registered.
+    pub(crate) fn registered(&self) -> bool {
+        let word = self.entry.registered.load(Ordering::Relaxed);
+        // SAFETY: null, or a word that outlives the entry (`Reach::Kernel`), which this pin holds.
+        unsafe { word.as_ref() }.is_none_or(|word| word.load(Ordering::Acquire) != 0)
     }
 }
 
@@ -63,7 +92,7 @@ impl Registry {
     }
 
     /// Adds a region of `owner`; `None` if there are 65536 already.
-    pub(crate) fn insert(&self, owner: Rank, memory: &Memory) -> Option<u64> {
+    pub(crate) fn insert(&self, owner: Rank, memory: &Memory, reach: Reach) -> Option<u64> {
         let index = {
             let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             match free.indexes.pop() {
@@ -81,6 +110,12 @@ impl Registry {
         entry.bytes.store(memory.bytes, Ordering::Relaxed);
         entry.owner.store(owner.0, Ordering::Relaxed);
         entry.on_device.store(memory.kind.is_device(), Ordering::Relaxed);
+        let (process, registered) = match reach {
+            Reach::LoadStore => (0, null_mut()),
+            Reach::Kernel { process, registered } => (process, registered),
+        };
+        entry.process.store(process, Ordering::Relaxed);
+        entry.registered.store(registered, Ordering::Relaxed);
         // The index is ours alone (popped under the lock) and has no pins: only its generation changes.
         let state = entry.state.load(Ordering::Relaxed) + (1 << 32);
         entry.state.store(state, Ordering::Release);
@@ -111,6 +146,7 @@ impl Registry {
             bytes: entry.bytes.load(Ordering::Relaxed),
             owner: Rank(entry.owner.load(Ordering::Relaxed)),
             on_device: entry.on_device.load(Ordering::Relaxed),
+            process: Some(entry.process.load(Ordering::Relaxed)).filter(|process| *process != 0),
         })
     }
 
@@ -146,11 +182,11 @@ mod tests {
     #[test]
     fn a_key_is_never_reused() {
         let registry = Registry::new();
-        let first = registry.insert(Rank(0), &host(64, 10)).unwrap();
+        let first = registry.insert(Rank(0), &host(64, 10), Reach::LoadStore).unwrap();
         assert_eq!(registry.pin(first).map(|pin| (pin.address.addr(), pin.bytes)), Some((64, 10)));
         registry.remove(first);
         assert!(registry.pin(first).is_none());
-        let second = registry.insert(Rank(0), &host(128, 20)).unwrap();
+        let second = registry.insert(Rank(0), &host(128, 20), Reach::LoadStore).unwrap();
         assert_ne!(first, second);
         assert_eq!(first & PINS, second & PINS, "the index is reused");
         assert!(registry.pin(first).is_none());
@@ -161,7 +197,7 @@ mod tests {
     #[test]
     fn removing_waits_for_pins() {
         let registry = Registry::new();
-        let key = registry.insert(Rank(0), &host(0, 1)).unwrap();
+        let key = registry.insert(Rank(0), &host(0, 1), Reach::LoadStore).unwrap();
         let removed = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let pin = registry.pin(key).unwrap();
@@ -182,9 +218,10 @@ mod tests {
     #[test]
     fn the_registry_says_when_it_is_full() {
         let registry = Registry::new();
-        let keys: Vec<_> = (0..CHUNK * CHUNKS).map(|_| registry.insert(Rank(0), &host(0, 0)).unwrap()).collect();
-        assert!(registry.insert(Rank(0), &host(0, 0)).is_none());
+        let keys: Vec<_> =
+            (0..CHUNK * CHUNKS).map(|_| registry.insert(Rank(0), &host(0, 0), Reach::LoadStore).unwrap()).collect();
+        assert!(registry.insert(Rank(0), &host(0, 0), Reach::LoadStore).is_none());
         registry.remove(keys[7]);
-        assert!(registry.insert(Rank(0), &host(0, 0)).is_some());
+        assert!(registry.insert(Rank(0), &host(0, 0), Reach::LoadStore).is_some());
     }
 }

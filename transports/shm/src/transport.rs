@@ -18,9 +18,11 @@ use campanile_core::{
 use campanile_host::channel::{Channel, Listener};
 use campanile_host::memory::{Pages, SharedMemory};
 use campanile_host::wait::SpinPolicy;
+use libc::pid_t;
 
 use crate::connect::{Connecting, pack_address};
 use crate::control::{CONTROL_BYTES, Control};
+use crate::cross_memory::{Probe, own_process, probe};
 use crate::device::{Backing, Devices};
 use crate::plugin::info;
 use crate::queue::ShmQueue;
@@ -33,6 +35,8 @@ pub(crate) struct Peer {
     control: Control,
     /// `None` for this rank itself.
     pub(crate) channel: Option<Channel>,
+    /// The process whose private memory is the peer's, if the kernel copies it; the reason if not.
+    process: Result<pid_t, String>,
     /// Descriptors that came before they were asked for: (export number, bytes, descriptor).
     pub(crate) inbox: Mutex<VecDeque<(u64, u64, OwnedFd)>>,
     /// Whether its end was told as an event.
@@ -43,7 +47,12 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn new(control: Control, channel: Option<Channel>) -> Self {
-        Self { control, channel, inbox: Mutex::default(), told: AtomicBool::new(false), masked: AtomicBool::new(false) }
+        let pid = channel.as_ref().map_or(Some(own_process()), |channel| channel.peer_pid()?.try_into().ok());
+        let process = pid
+            .ok_or_else(|| "its process is in a pid namespace that this one cannot see".to_owned())
+            .and_then(|process| probe(process, control.probe()).map(|()| process));
+        let (told, masked) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { control, channel, process, inbox: Mutex::default(), told, masked }
     }
 
     pub(crate) fn control(&self) -> &Control {
@@ -77,12 +86,14 @@ pub(crate) struct Inner {
     token: u64,
     listener: Listener,
     control: Control,
+    /// Lives as long as peers may look at it.
+    _probe: Probe,
     peers: OnceLock<Peers>,
     pub(crate) locals: Registry,
     pub(crate) remotes: Registry,
     /// Number of the next export. The first is the token, so that a key blob of another transport names nothing here.
     pub(crate) exports: AtomicU64,
-    /// This rank's allocations, so that it can import its own exports.
+    /// This rank's regions, so that it can import its own exports.
     pub(crate) own: Mutex<Vec<(u64, Weak<Allocation>)>>,
     queues: AtomicU64,
     ended: AtomicBool,
@@ -139,6 +150,16 @@ impl Inner {
             transport: self.name(),
             what: "connect",
             reason: "it is connected already; open another transport".to_owned(),
+        })
+    }
+
+    /// The process of a peer's private memory, if the kernel copies it.
+    pub(crate) fn process(&self, peer: Rank) -> Result<pid_t, ControlError> {
+        let process = self.peer(peer).map(|peer| peer.process.clone());
+        process.unwrap_or_else(|| Err(format!("{peer} is not connected"))).map_err(|reason| ControlError::Unsupported {
+            transport: self.name(),
+            what: "import of registered memory",
+            reason,
         })
     }
 
@@ -228,6 +249,8 @@ impl ShmTransport {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             cores => cores,
         };
+        let (control, probe) = (Control::new(memory), Probe::new(token.rotate_left(32)));
+        control.set_probe(probe.place());
         let inner = Inner {
             spin: SpinPolicy::for_ranks(options.ranks_on_node, cores),
             info,
@@ -235,7 +258,8 @@ impl ShmTransport {
             devices,
             token,
             listener,
-            control: Control::new(memory),
+            control,
+            _probe: probe,
             peers: OnceLock::new(),
             locals: Registry::new(),
             remotes: Registry::new(),
@@ -353,7 +377,7 @@ impl Transport for ShmTransport {
     }
 
     fn map(&self, region: &RemoteRegion) -> Option<NonNull<u8>> {
-        region.keeper().downcast_ref::<Mapping>().and_then(|mapping| NonNull::new(mapping.address))
+        region.keeper().downcast_ref::<Mapping>().and_then(|mapping| mapping.address)
     }
 
     #[inline]
@@ -390,6 +414,11 @@ impl Transport for ShmTransport {
 
     fn mask(&self, peer: Rank) {
         self.inner.mask(peer);
+    }
+
+    fn reaches_registered(&self, peer: Rank) -> Result<(), String> {
+        let connected = self.inner.peer(peer).ok_or_else(|| format!("{peer} is not connected"))?;
+        connected.process.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
     #[inline]

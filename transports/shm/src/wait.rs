@@ -79,6 +79,10 @@ fn place(wait: &Wait<'_>) -> Result<*mut u8, WaitError> {
         let reason = format!("a word at {offset} of a region of {bytes} bytes: offsets are multiples of 8 inside it");
         return Err(WaitError::Invalid { operation: wait.operation, reason });
     }
+    if wait.region.address().is_null() {
+        let reason = "the region is the address space as such: words are in memory that was allocated".to_owned();
+        return Err(WaitError::Invalid { operation: wait.operation, reason });
+    }
     Ok(wait.region.address().wrapping_add(offset))
 }
 

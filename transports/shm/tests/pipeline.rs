@@ -423,6 +423,12 @@ fn a_cancelled_post_is_not_started() {
     assert_eq!(far.bytes()[..64], host.bytes()[64..128], "the first ran");
     assert!(far.bytes()[64..136].iter().all(|byte| *byte == 0), "the second did not");
     assert_eq!(queue.cancel(first), Ok(Cancelled::TooLate));
+    // With nothing under way it is complete at once, and the device hears nothing of it.
+    let third = queue.post(&[put(host, 0, far, 192, 64)]).unwrap();
+    assert_eq!(queue.cancel(third), Ok(Cancelled::Stopped));
+    queue.ring().unwrap();
+    assert_eq!(queue.progress(), Ok(1));
+    assert!(world.is_done(third) && device.waiting() == 0);
 }
 
 #[test]

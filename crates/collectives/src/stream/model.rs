@@ -21,6 +21,8 @@ enum Call {
     Lend(usize),
     /// A root waits until what it lent was read, and writes its input.
     Rewrite(usize),
+    /// All lend what they have in private memory, and take it back before they end; their callers write it before.
+    GatherLent,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +41,7 @@ enum Step {
     Read(u64, usize),
     /// Raise `returned` at source `1` to `0`.
     Return(u64, usize),
-    /// The input is written for the lent slot `0`, torn and then whole.
+    /// The input, or private memory, is written for the lent slot `0`, torn and then whole.
     TearInput,
     WriteInput(u64),
     /// The input of source `1` must be that of slot `0`.
@@ -68,6 +70,8 @@ enum Bug {
     NoLimitAhead,
     /// A lent slot is returned like any other.
     LentReturnedLate,
+    /// A call ends before what it lent in private memory was read.
+    NotTakenBack,
 }
 
 const SLOTS: Slots = Slots::new(8);
@@ -162,6 +166,16 @@ impl Writer {
                 self.steps.push(Step::WriteInput(self.sent.wrapping_add(1)));
             }
             Call::Rewrite(_) => {}
+            Call::GatherLent => {
+                self.steps.push(Step::TearInput);
+                self.steps.push(Step::WriteInput(self.sent.wrapping_add(1)));
+                self.send();
+                self.lent = self.sent;
+                self.others().for_each(|peer| self.receive(peer, true));
+                if self.bug != Bug::NotTakenBack {
+                    self.steps.extend(self.others().map(|peer| Step::Returned(self.lent, peer)));
+                }
+            }
         }
     }
 }
@@ -243,13 +257,16 @@ const ROTATING: [Call; 5] =
 const GATHERING: [Call; 3] = [Call::AllGather(12), Call::Broadcast(1, 2), Call::AllGather(3)];
 const LENDING: [Call; 6] =
     [Call::Rewrite(0), Call::Lend(0), Call::Broadcast(0, 1), Call::Rewrite(0), Call::Lend(0), Call::Broadcast(1, 2)];
+const PRIVATE: [Call; 4] = [Call::GatherLent, Call::GatherLent, Call::Broadcast(1, 3), Call::GatherLent];
 
 #[test]
 fn every_interleaving_is_right() {
-    let programs: [(usize, &[Call]); 6] = [
+    let programs: [(usize, &[Call]); 8] = [
         (2, &ROTATING),
         (2, &GATHERING),
         (2, &LENDING),
+        (2, &PRIVATE),
+        (3, &[Call::GatherLent]),
         (3, &[Call::Broadcast(0, 10), Call::Broadcast(1, 1)]),
         (3, &[Call::AllGather(2)]),
         (3, &[Call::Rewrite(0), Call::Lend(0), Call::Rewrite(0), Call::Lend(0), Call::Broadcast(1, 2)]),
@@ -273,6 +290,9 @@ fn every_broken_rule_is_missed() {
         (Bug::ReturnSeldom, &ROTATING, "deadlock"),
         (Bug::NoLimitAhead, &GATHERING, "deadlock"),
         (Bug::NoInputWait, &LENDING, "race"),
+        (Bug::NotTakenBack, &PRIVATE, "race"),
+        (Bug::ReturnFirst, &PRIVATE, "race"),
+        (Bug::LentReturnedLate, &PRIVATE, "deadlock"),
         (Bug::LentReturnedLate, &[Call::Rewrite(0), Call::Lend(0), Call::Rewrite(0)], "deadlock"),
     ] {
         let found = explore(2, calls, bug).expect_err(&format!("{bug:?} is not found"));

@@ -16,6 +16,8 @@ pub enum Need {
     Processes,
     /// That operation, on the memory that is examined, of this rank and of its peers.
     Op(OpKind),
+    /// Windows in host memory.
+    HostMemory,
     /// Windows in device memory.
     DeviceMemory,
     /// Pointers to peers' memory.
@@ -44,6 +46,7 @@ impl fmt::Display for Need {
             Self::Ranks(ranks) => write!(f, "{ranks} ranks"),
             Self::Processes => f.write_str("ranks that are processes"),
             Self::Op(op) => write!(f, "{op:?}"),
+            Self::HostMemory => f.write_str("windows in host memory"),
             Self::DeviceMemory => f.write_str("windows in device memory"),
             Self::LoadStore => f.write_str("load / store"),
             Self::OrderedPuts => f.write_str("ordered puts"),
@@ -85,6 +88,7 @@ impl Ground<'_> {
                 (!has).then(|| format!("transport {name} has no {op:?} on {} memory of every peer", self.memory))
             }
             Need::FollowsWaits => self.unclaimed(need, self.transport.follows_waits()),
+            Need::HostMemory => self.memory.is_device().then(|| format!("needs {need}, they are in {}", self.memory)),
             Need::DeviceMemory => {
                 (!self.memory.is_device()).then(|| format!("needs {need}, they are in {}", self.memory))
             }

@@ -276,6 +276,13 @@ layer! {
             self.layer.map(self.layer.regions().map_or(region, |regions| regions.inner_remote(region)))
         }
 
+        fn reaches_registered(&self, peer: Rank) -> Result<(), String> {
+            if self.layer.hides_load_store() {
+                return Err(format!("{} must see every byte", self.info.name));
+            }
+            self.layer.reaches_registered(peer)
+        }
+
         fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError> {
             let region = self.layer.regions().map_or(wait.region, |regions| regions.inner(wait.region));
             self.layer.signal_wait(&Wait { region, ..*wait })
@@ -288,6 +295,7 @@ layer! {
     fn export(&self, region: &Region, peers: &[Rank]) -> Result<Vec<u8>, ControlError>;
     fn import(&self, peer: Rank, blob: &[u8]) -> Request<RemoteRegion>;
     fn map(&self, region: &RemoteRegion) -> Option<NonNull<u8>>;
+    fn reaches_registered(&self, peer: Rank) -> Result<(), String>;
     fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError>;
 
     passed:
