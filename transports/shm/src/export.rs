@@ -16,7 +16,7 @@ use campanile_host::memory::{MemoryError, Pages, SharedMemory};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::registry::Reach;
-use crate::transport::{Inner, Keeper, Peer, mapped_bytes};
+use crate::transport::{Allocation, Inner, Peer, mapped_bytes};
 
 /// What peers know of memory that a rank has registered: a page that it shares with them.
 pub(crate) struct Registration {
@@ -73,6 +73,17 @@ impl Registration {
     pub(crate) fn end(&self) {
         self.words().registered.store(0, Ordering::SeqCst);
     }
+}
+
+/// What keeps an imported region: nobody looks at it again.
+#[expect(dead_code, reason = "it is there to be dropped")]
+pub(crate) enum Keeper {
+    /// It is mapped.
+    Memory(SharedMemory),
+    /// The kernel copies it.
+    Registration(Arc<Registration>),
+    /// It is this rank's own, and mapped.
+    Own(Arc<Allocation>),
 }
 
 /// The key blob of an export, and what accompanies its descriptor.

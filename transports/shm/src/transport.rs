@@ -24,7 +24,7 @@ use libc::pid_t;
 use crate::connect::{Connecting, pack_address};
 use crate::control::{CONTROL_BYTES, Control};
 use crate::cross_memory::{Probe, own_process, probe};
-use crate::export::{Export, Importing, Registration};
+use crate::export::{Export, Importing, Keeper, Registration};
 use crate::plugin::{NAME, info};
 use crate::queue::ShmQueue;
 use crate::registry::{Reach as Way, Registry};
@@ -145,17 +145,6 @@ impl Drop for Allocation {
         }
         self.inner.locals.remove(self.key);
     }
-}
-
-/// What keeps an imported region: nobody looks at it again.
-#[expect(dead_code, reason = "it is there to be dropped")]
-pub(crate) enum Keeper {
-    /// It is mapped.
-    Memory(SharedMemory),
-    /// The kernel copies it.
-    Registration(Arc<Registration>),
-    /// It is this rank's own, and mapped.
-    Own(Arc<Allocation>),
 }
 
 /// What is behind a remote region.
@@ -495,14 +484,13 @@ impl Transport for ShmTransport {
         let found =
             own.iter().find(|(key, _)| ours && *key == export.key).and_then(|(_, allocation)| allocation.upgrade());
         drop(own);
-        Request::done(match found {
-            Some(allocation) if allocation.memory.is_some() => {
-                let address = allocation.address;
-                inner.remote(peer, address, export.bytes as usize, Way::LoadStore, Keeper::Own(allocation))
-            }
+        let bytes = export.bytes as usize;
+        let registration = found.as_ref().and_then(|allocation| allocation.registration.get());
+        Request::done(match (&found, registration) {
             // What was registered is taken back by its owner, whoever has imported it.
-            Some(allocation) if let Some(registration) = allocation.registration.get() => {
-                inner.registered(peer, export.bytes as usize, Arc::clone(registration))
+            (_, Some(registration)) => inner.registered(peer, bytes, Arc::clone(registration)),
+            (Some(allocation), None) if allocation.memory.is_some() => {
+                inner.remote(peer, allocation.address, bytes, Way::LoadStore, Keeper::Own(Arc::clone(allocation)))
             }
             _ => {
                 let reason = "it names no region of this rank, or one that is gone".to_owned();
