@@ -227,6 +227,7 @@ fn large_blocks_of_two_ranks_are_got_from_private_memory() {
 fn a_block_that_was_taken_back_too_early_is_an_error() {
     const BLOCK: usize = 64 << 10;
     let comm = CommOptions { timeout: Duration::from_millis(300), ..options() };
+    let both_ended = std::sync::Barrier::new(2);
     let ended = job(2, &Stack::new(), &comm, |comm| {
         let mut all_gather = AllGather::new(&comm, BLOCK).expect("an all-gather");
         let (block, mut all) = (vec![7; BLOCK], vec![0; 2 * BLOCK]);
@@ -234,7 +235,9 @@ fn a_block_that_was_taken_back_too_early_is_an_error() {
         while comm.rank() == 1 && comm.transport().fault().is_none() {
             std::thread::yield_now();
         }
-        all_gather.run(&block, &mut all).map_err(|error| error.to_string())
+        let ended = all_gather.run(&block, &mut all).map_err(|error| error.to_string());
+        both_ended.wait();
+        ended
     });
     assert!(ended.iter().all(Result::is_err), "{ended:?}");
     assert!(ended[1].as_ref().is_err_and(|error| error.contains("taken back")), "{ended:?}");

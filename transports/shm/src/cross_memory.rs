@@ -107,6 +107,15 @@ pub(crate) fn probe(process: pid_t, (address, value): (u64, u64)) -> Result<(), 
     }
 }
 
+/// Why ranks that are other processes may not be read, as far as one of them can tell alone.
+pub(crate) fn expected() -> Result<(), String> {
+    probe(own_process(), Probe::new(0x63616d70).place())?;
+    match yama() {
+        None | Some(0) => Ok(()),
+        Some(scope) => Err(format!("/proc/sys/kernel/yama/ptrace_scope is {scope}")),
+    }
+}
+
 /// What lets the kernel do it.
 fn remedy(number: i32) -> &'static str {
     match (number, yama()) {

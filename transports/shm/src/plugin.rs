@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use campanile_core::{OpenError, OpenOptions, Probed, Transport, TransportInfo, TransportPlugin};
 
+use crate::cross_memory;
 use crate::transport::ShmTransport;
 
 /// Name of the transport, as selection prints and accepts it.
@@ -34,7 +35,11 @@ impl TransportPlugin for ShmPlugin {
     }
 
     fn probe(&self) -> Vec<Probed> {
-        vec![Probed { device: DEVICE.to_owned(), usable: Ok("memory of this node".to_owned()) }]
+        let private = match cross_memory::expected() {
+            Ok(()) => "private memory of peers by copies of the kernel".to_owned(),
+            Err(reason) => format!("no private memory of peers: {reason}"),
+        };
+        vec![Probed { device: DEVICE.to_owned(), usable: Ok(format!("memory of this node; {private}")) }]
     }
 
     fn open(&self, device: &str, options: OpenOptions) -> Result<Arc<dyn Transport>, OpenError> {

@@ -54,12 +54,20 @@ pub fn clock(kernel: &Kernel) -> Check {
 
 /// Whether other processes can be traced.
 pub fn yama(kernel: &Kernel) -> Check {
-    let matters = "nobody: memory is shared by descriptors that ranks hand each other, not by ptrace or CMA";
-    let found = match kernel.ptrace_scope {
-        None => "no Yama".to_owned(),
-        Some(scope) => format!("ptrace_scope {scope}"),
-    };
-    Check::ok("ptrace", found, matters)
+    let matters = "two ranks that gather large blocks in memory of their own: shm has the kernel copy them (CMA)";
+    match kernel.ptrace_scope {
+        None => Check::ok("ptrace", "no Yama", matters),
+        Some(0) => Check::ok("ptrace", "ptrace_scope 0", matters),
+        Some(scope) => Check::not(
+            "ptrace",
+            Verdict::Note,
+            format!(
+                "ptrace_scope {scope}: ranks may not read each other's private memory; blocks go through shared memory"
+            ),
+            matters,
+            "put blocks into the collective's input, or set kernel.yama.ptrace_scope to 0 if this machine allows it",
+        ),
+    }
 }
 
 /// What this process has of its own.
