@@ -148,11 +148,8 @@ fn a_mask_in_the_middle_of_a_round() {
 /// death.
 #[test]
 fn a_generation_goes_on_after_a_failure() {
-    let options = GpuMoeOptions {
-        deadline: Duration::from_millis(300),
-        first: Epoch(u32::MAX - 1),
-        ..GpuMoeOptions::default()
-    };
+    let options =
+        GpuMoeOptions { deadline: Duration::from_millis(300), first: Epoch(u32::MAX - 1), ..GpuMoeOptions::default() };
     let Some((case, mut operations)) = operations(64, 5, &options) else { return };
     let mut active = [true; 4];
     check_round(&operations, &case.problem(1), &active, Set(1));

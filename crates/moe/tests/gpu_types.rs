@@ -2,30 +2,20 @@
 //! 32 and 64, bit for bit as the model and as the host engine.
 
 #[path = "../examples/moe_gpu/case.rs"]
-#[expect(dead_code, reason = "the grid of cases is that of gpu.rs")]
 mod case;
+mod emulated;
 
-use campanile_gpu::{Cache, Device, Emulation, Gpu, Pins, Settings};
+use campanile_gpu::Pins;
 use campanile_moe::DType;
 use campanile_moe::gpu::{GpuMoeOptions, Index};
 
 use case::Case;
-
-fn devices(ranks: usize, wave: u32, schedule: u64) -> Option<Vec<Device>> {
-    let emulation = Emulation { devices: ranks as u32, wave, schedule, ..Emulation::default() };
-    let gpu = Gpu::emulator(emulation, &Settings::default()).unwrap();
-    if !campanile_gpu::has_compiler(&gpu) {
-        println!("not run: no C++ compiler for the emulator's kernels");
-        return None;
-    }
-    Some(gpu.devices().unwrap())
-}
+use emulated::{cache, devices};
 
 fn check(cases: &[Case], wave: u32, options: &GpuMoeOptions) {
-    let cache = Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels"));
     for (schedule, case) in cases.iter().enumerate() {
         let Some(devices) = devices(case.tokens.len(), wave, schedule as u64) else { return };
-        case.check(&devices, options, &cache, 2).unwrap();
+        case.check(&devices, options, &cache(), 2).unwrap();
     }
 }
 

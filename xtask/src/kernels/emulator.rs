@@ -11,10 +11,11 @@ use super::tools::run;
 
 /// The exit status of ThreadSanitizer when it has found something.
 const FOUND: i32 = 66;
-/// What is run: programs of `kernels/emulator/`.
-const PROGRAMS: [&str; 2] = ["smoke_test", "moe_test"];
+/// What is run: programs of `kernels/emulator/`, and the options that they are built with.
+const PROGRAMS: [(&str, &[&str]); 3] =
+    [("smoke_test", &[]), ("moe_test", &[]), ("moe_test", &["-DCAMPANILE_MOE_QUANTIZE=Type::F8E4M3"])];
 /// Bugs that each of them can be built with: a release that is left out, and a barrier.
-const BUGS: [&str; 2] = ["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"];
+const BUGS: [&str; 2] = ["-DCAMPANILE_BUG_NO_RELEASE", "-DCAMPANILE_BUG_NO_BARRIER"];
 
 pub fn check() -> anyhow::Result<()> {
     if let Err(error) = Command::new("c++").arg("--version").output() {
@@ -23,31 +24,31 @@ pub fn check() -> anyhow::Result<()> {
     }
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
-    let sanitized: &[&str] = &["-fsanitize=thread"];
-    let tsan = match build(folder, PROGRAMS[0], 64, sanitized, &["-DCAMPANILE_TSAN"]) {
+    let sanitized: &[&'static str] = &["-fsanitize=thread"];
+    let tsan = match build(folder, PROGRAMS[0].0, 64, sanitized, &["-DCAMPANILE_TSAN"]) {
         Ok(_) => true,
         Err(error) => {
             println!("NOT RUN: the emulator under ThreadSanitizer, which this compiler does not have: {error:#}");
             false
         }
     };
-    for name in PROGRAMS {
+    for (name, options) in PROGRAMS {
+        let with = |more: &[&'static str]| [options, more].concat();
         for wave in [32, 64] {
-            let program = build(folder, name, wave, &[], &["-DCAMPANILE_UCONTEXT"])?;
-            run(&mut Command::new(program)).with_context(|| format!("{name} with the portable switch"))?;
+            let program = build(folder, name, wave, options, &["-DCAMPANILE_UCONTEXT"])?;
+            run(&mut Command::new(program)).with_context(|| format!("{name} {options:?} with the portable switch"))?;
             if tsan {
-                let program = build(folder, name, wave, sanitized, &["-DCAMPANILE_TSAN"])?;
-                run(&mut watched(&program)).with_context(|| format!("ThreadSanitizer on {name}"))?;
+                let program = build(folder, name, wave, &with(sanitized), &["-DCAMPANILE_TSAN"])?;
+                run(&mut watched(&program)).with_context(|| format!("ThreadSanitizer on {name} {options:?}"))?;
             }
         }
         for bug in BUGS.iter().filter(|_| tsan) {
-            let define = format!("-D{bug}");
-            let program = build(folder, name, 64, &["-fsanitize=thread", &define], &["-DCAMPANILE_TSAN"])?;
+            let program = build(folder, name, 64, &with(&["-fsanitize=thread", bug]), &["-DCAMPANILE_TSAN"])?;
             let output = watched(&program).output()?;
             if output.status.code() != Some(FOUND) {
                 let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
                 bail!(
-                    "ThreadSanitizer did not find {bug} in {name}, but ended with {}:\n{}",
+                    "ThreadSanitizer did not find {bug} in {name} {options:?}, but ended with {}:\n{}",
                     output.status,
                     said.concat()
                 );
@@ -56,8 +57,9 @@ pub fn check() -> anyhow::Result<()> {
     }
     if tsan {
         println!(
-            "emulator, {}: portable switch at waves 32 and 64; ThreadSanitizer clean at both, and it finds {} seeded bugs",
-            PROGRAMS.join(", "),
+            "emulator, {} programs: portable switch at waves 32 and 64; ThreadSanitizer clean at both, and it finds {} \
+             seeded bugs",
+            PROGRAMS.len(),
             PROGRAMS.len() * BUGS.len()
         );
     }
