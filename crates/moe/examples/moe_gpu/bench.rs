@@ -30,6 +30,8 @@ struct Shape {
     tokens: usize,
     hidden: usize,
     dtype: DType,
+    /// Whether x is bf16, quantised to the type by dispatch.
+    quantize: bool,
 }
 
 impl Shape {
@@ -39,14 +41,15 @@ impl Shape {
         let rank = |rank: usize| {
             let routed = Router::new(Routing::Uniform, TOPK, 1).route(rank, ranks, self.tokens, &expert_rank);
             // Small positive numbers in each of the types.
-            let x = (0..self.tokens * self.dtype.row_bytes(self.hidden)).map(|at| match self.dtype {
+            let x_dtype = if self.quantize { DType::BF16 } else { self.dtype };
+            let x = (0..self.tokens * x_dtype.row_bytes(self.hidden)).map(|at| match x_dtype {
                 DType::BF16 => [(at * 7 + rank) as u8 & 0x7f, 0x3f][at % 2],
                 _ => 0x30 + (at * 7 + rank) as u8 % 16,
             });
             RankInput {
                 tokens: self.tokens,
                 x: x.collect(),
-                scales: vec![0.5; self.tokens * scales],
+                scales: vec![0.5; if self.quantize { 0 } else { self.tokens * scales }],
                 topk_idx: routed.topk_idx,
                 topk_weights: routed.topk_weights,
             }
@@ -57,7 +60,7 @@ impl Shape {
             hidden: self.hidden,
             topk: TOPK,
             scales,
-            quantize: false,
+            quantize: self.quantize,
             expert_scale: None,
             weighted: true,
             ranks: (0..ranks).map(rank).collect(),
@@ -69,6 +72,7 @@ impl Shape {
         MoeConfig {
             dtype: self.dtype,
             scales: problem.scales,
+            quantize: self.quantize,
             sets: 1,
             ..MoeConfig::new(self.tokens, self.hidden, TOPK, problem.expert_rank.clone())
         }
@@ -95,8 +99,8 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
         "tokens", "type", "dispatch", "combine", "dispatch", "combine", "pair", "released", "GB/s of limit"
     );
     for tokens in if small { vec![16, 1] } else { vec![4096, 128, 1] } {
-        for dtype in [DType::F8E4M3, DType::BF16] {
-            let shape = Shape { tokens, hidden, dtype };
+        for (dtype, quantize) in [(DType::F8E4M3, false), (DType::F8E4M3, true), (DType::BF16, false)] {
+            let shape = Shape { tokens, hidden, dtype, quantize };
             let problem = shape.problem(ranks);
             for (number, pins) in geometries(tokens, small).into_iter().enumerate() {
                 let options = GpuMoeOptions { dispatch: pins[0], combine: pins[1], ..GpuMoeOptions::default() };
@@ -118,7 +122,7 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
                 let grid = |grid: Grid| format!("{}x{}", grid.blocks, grid.threads);
                 println!(
                     "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%",
-                    dtype.name(),
+                    if quantize { "to fp8" } else { dtype.name() },
                     grid(dispatch),
                     grid(combine),
                     times.dispatch,
@@ -132,7 +136,8 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
                 );
                 rows.push(json!({
                     "ranks": ranks, "tokens": tokens, "hidden": hidden, "topk": TOPK, "experts": EXPERTS,
-                    "dtype": dtype.name(), "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
+                    "dtype": dtype.name(), "quantize": quantize,
+                    "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
                     "dispatch_us": times.dispatch, "combine_us": times.combine, "pair_graph_us": times.pair,
                     "released_graph_us": times.released, "dispatch_wire_gbs": out, "combine_wire_gbs": back,
                 }));

@@ -59,10 +59,11 @@ fn run(backend: &str, check: bool, bench: bool) -> Result<()> {
 /// Every case with every number of ranks that there are GPUs for, and twice as many with a few blocks each.
 fn check_grid(devices: &[Device], cache: &Cache) -> Result<()> {
     for ranks in 1..=devices.len() {
-        for case in Case::all(ranks) {
+        let cases = [Case::all(ranks), Case::types(ranks)].concat();
+        for case in &cases {
             case.check(&devices[..ranks], &GpuMoeOptions::default(), cache, 3)?;
         }
-        println!("{ranks} ranks: {} cases of 3 rounds, every bit as the model", Case::all(ranks).len());
+        println!("{ranks} ranks: {} cases of 3 rounds, every bit as the model", cases.len());
     }
     let twice: Vec<Device> = devices.iter().chain(devices).cloned().collect();
     let pins = Pins { blocks: Some(8), threads: Some(256), shared_bytes: None };
