@@ -163,14 +163,19 @@ CAMPANILE_DEVICE void sum_many(const CombineArguments& a, u8* out, const u64* ro
   }
 }
 
+// How many routes a token has, the first of which the lanes hold. Behind the end stand those of earlier rounds.
+CAMPANILE_DEVICE u32 count_routes(const MoeCommon& c, const u64* list, u64 routes) {
+  const u64 ended = wave_ballot(routes == NO_ROUTE);
+  u32 count = ended == 0 ? WAVE : first_set(ended);
+  while (count >= WAVE && count < c.route_slots && load(list + count) != NO_ROUTE) count++;
+  return count;
+}
+
 // Vectors [from, to) of a token, whose routes the lanes hold.
 CAMPANILE_DEVICE void sum_token(const CombineArguments& a, u32 token, u64 routes, u32 from, u32 to) {
   const MoeCommon& c = a.common;
   const u64* list = c.routes + static_cast<u64>(token) * c.route_slots;
-  // Behind the end of the list stand routes of earlier rounds.
-  const u64 ended = wave_ballot(routes == NO_ROUTE);
-  u32 count = ended == 0 ? WAVE : first_set(ended);
-  while (count >= WAVE && count < c.route_slots && load(list + count) != NO_ROUTE) count++;
+  const u32 count = count_routes(c, list, routes);
   u8* out = a.out + token * a.out_stride;
   switch (count) {
     case 0:
@@ -184,21 +189,29 @@ CAMPANILE_DEVICE void sum_token(const CombineArguments& a, u32 token, u64 routes
   }
 }
 
-// The weight of each slot that was valid, as its owner has it.
-CAMPANILE_DEVICE void collect_weights(const CombineArguments& a, u32 token) {
+// The weight of each slot that was valid. It lives at one owner and is 0 at all others, so joining the bits keeps every
+// bit of it, and nothing has to be known before all of them are loaded: four owners at a time.
+CAMPANILE_DEVICE void collect_weights(const CombineArguments& a, u32 token, u64 routes) {
   const MoeCommon& c = a.common;
-  for (u32 slot = lane(); slot < c.topk; slot += WAVE) {
+  const u64* list = c.routes + static_cast<u64>(token) * c.route_slots;
+  const u32 count = count_routes(c, list, routes);
+  for (u32 first = 0; first < c.topk; first += WAVE) {
+    const u32 slot = first + lane();
     u32 weight = 0;
-    for (u32 i = 0; i < c.route_slots; i++) {
-      const u64 to = load(c.routes + static_cast<u64>(token) * c.route_slots + i);
-      if (to == NO_ROUTE) break;
-      const u32* meta = reinterpret_cast<const u32*>(
-          window(c, static_cast<u32>(to >> 32)) +
-          row_at(c, c.meta, c.meta_stride, c.rank, static_cast<u32>(to)));
-      if (load_relaxed<Scope::System>(meta + 1 + slot) != NONE)
-        weight = load_relaxed<Scope::System>(meta + 1 + c.topk + slot);
+    for (u32 i = 0; i < count; i += 4) {
+      u32 found[4] = {};
+      CAMPANILE_UNROLL
+      for (u32 n = 0; n < 4; n++) {
+        const u64 held = wave_shuffle(routes, i + n);
+        if (i + n >= count || slot >= c.topk) continue;
+        const u64 to = i + n < WAVE ? held : load(list + i + n);
+        const u8* meta = window(c, static_cast<u32>(to >> 32)) +
+                         row_at(c, c.meta, c.meta_stride, c.rank, static_cast<u32>(to));
+        found[n] = load_relaxed<Scope::System>(reinterpret_cast<const u32*>(meta) + 1 + c.topk + slot);
+      }
+      weight |= found[0] | found[1] | found[2] | found[3];
     }
-    store(a.out_weights + static_cast<u64>(token) * c.topk + slot, weight);
+    if (slot < c.topk) store(a.out_weights + static_cast<u64>(token) * c.topk + slot, weight);
   }
 }
 
@@ -231,11 +244,16 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   }
   // A wave sums a token; where there are more waves, a part of one. Neighbouring waves are of different blocks, so that
   // few tokens use all of them.
-  const u32 vectors = static_cast<u32>((a.row_bytes + 15) / 16), most = (vectors + WAVE - 1) / WAVE;
+  const u32 vectors = static_cast<u32>((a.row_bytes + 15) / 16);
   const u32 waves = grid_blocks() * block_waves(), wave = wave_index() * grid_blocks() + block_index();
   u32 parts = tokens == 0 ? 1 : waves / tokens;
+  // The last part collects the weights, and sums nothing: both wait for peers.
+  const bool weighted = a.out_weights != nullptr;
+  const u32 most = (vectors + WAVE - 1) / WAVE + weighted;
   parts = parts < 1 ? 1 : parts > most ? most : parts;
-  const u32 share = (vectors + parts - 1) / parts;
+  const u32 sums = weighted && parts > 1 ? parts - 1 : parts;
+  // Whole turns of a wave: the loads of a turn that is left over would wait for those before it.
+  const u32 share = ((vectors + sums - 1) / sums + WAVE - 1) / WAVE * WAVE;
   const u64 items = tokens <= c.capacity ? static_cast<u64>(tokens) * parts : 0;
   u64 routes = wave < items ? load_route(c, wave / parts) : NO_ROUTE;
   block_barrier();
@@ -263,7 +281,7 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
     const u32 token = static_cast<u32>(item / parts), part = static_cast<u32>(item % parts);
     const u32 from = part * share, to = from + share < vectors ? from + share : vectors;
     if (from < to) sum_token(a, token, mine, from, to);
-    if (part == 0 && a.out_weights != nullptr) collect_weights(a, token);
+    if (weighted && part == parts - 1) collect_weights(a, token, mine);
   }
   drain();
   block_barrier();

@@ -51,6 +51,7 @@ struct DispatchShared {
   u32 base[GROUP];                 // rows for each rank before the chunk
   u32 ordinals[MAX_WAVES][GROUP];  // of the row that a wave copies
   u32 experts[SHARED_EXPERTS];     // owner of each expert; later the rows that came for each
+  u32 numbers[SHARED_EXPERTS];     // number of each expert at its owner
   u32 came[GROUP];                 // rows from each source, where there are so few
   u64 sent[GROUP];                 // value of the ROWS word at each owner, where there are so few
   u64 active;                      // bits of the ranks of the group that are not masked
@@ -153,28 +154,42 @@ CAMPANILE_DEVICE void copy_row(const DispatchArguments& a, u32 token, u64 mask, 
 }
 #endif
 
-// Word `at` of the routing of a row: source token, K expert numbers, K weights.
-CAMPANILE_DEVICE u32 meta_word(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 owner, u32 at) {
-  const u32 topk = a.common.topk;
-  if (at == 0) return token;
-  const u64 slot = static_cast<u64>(token) * topk + (at - 1) % topk;
-  const u32 expert = expert_of(a, slot);
-  const bool here = owner_of(a, shared, expert) == owner;
-  if (at <= topk) return here ? load(a.expert_number + expert) : NONE;
-  return here && a.topk_weights != nullptr ? load(a.topk_weights + slot) : 0;
+CAMPANILE_DEVICE u32 number_of(const DispatchArguments& a, const DispatchShared& shared, u32 expert) {
+  return a.experts <= SHARED_EXPERTS ? shared.numbers[expert] : load(a.expert_number + expert);
 }
 
-// Writes routing and scales of a row, a lane a word. Scales that are made here go with their row.
-CAMPANILE_DEVICE void write_meta(const DispatchArguments& a, const DispatchShared& shared, u32 token, u32 owner,
-                                 u32 ordinal) {
+// Writes routing and scales of a token's rows at the owners in `mask`: source token, K expert numbers, K weights. A lane
+// a word, loaded once for all of them; weight and expert of a slot do not wait for each other. Scales that are made here
+// go with their row.
+CAMPANILE_DEVICE void write_meta(const DispatchArguments& a, const DispatchShared& shared, u32 token, u64 mask,
+                                 const u32* ordinals, u32 first) {
   const MoeCommon& c = a.common;
-  u8* there = window(c, owner);
-  u32* meta = reinterpret_cast<u32*>(there + row_at(c, c.meta, c.meta_stride, c.rank, ordinal));
-  for (u32 at = lane(); at <= 2 * c.topk; at += WAVE) store_window(meta + at, meta_word(a, shared, token, owner, at));
+  for (u32 at = lane(); at <= 2 * c.topk; at += WAVE) {
+    const bool weight = at > c.topk;
+    u32 value = token, elsewhere = token, owner = NONE;
+    if (at != 0) {
+      const u64 slot = static_cast<u64>(token) * c.topk + (at - 1) % c.topk;
+      value = weight && a.topk_weights != nullptr ? load(a.topk_weights + slot) : 0;
+      const u32 expert = expert_of(a, slot);
+      owner = owner_of(a, shared, expert);
+      elsewhere = weight ? 0 : NONE;
+      if (!weight && owner != NONE) value = number_of(a, shared, expert);
+    }
+    for (u64 left = mask; left != 0; left &= left - 1) {
+      const u32 bit = first_set(left);
+      u8* there = window(c, first + bit) + row_at(c, c.meta, c.meta_stride, c.rank, ordinals[bit]);
+      store_window(reinterpret_cast<u32*>(there) + at, owner == first + bit ? value : elsewhere);
+    }
+  }
 #if !defined(CAMPANILE_MOE_QUANTIZE)
-  u32* scales = reinterpret_cast<u32*>(there + row_at(c, c.scales, c.scale_stride, c.rank, ordinal));
-  const u32* from = a.scales + static_cast<u64>(token) * a.scale_count;
-  for (u32 at = lane(); at < a.scale_count; at += WAVE) store_window(scales + at, load(from + at));
+  for (u32 at = lane(); at < a.scale_count; at += WAVE) {
+    const u32 scale = load(a.scales + static_cast<u64>(token) * a.scale_count + at);
+    for (u64 left = mask; left != 0; left &= left - 1) {
+      const u32 bit = first_set(left);
+      u8* there = window(c, first + bit) + row_at(c, c.scales, c.scale_stride, c.rank, ordinals[bit]);
+      store_window(reinterpret_cast<u32*>(there) + at, scale);
+    }
+  }
 #endif
 }
 
@@ -216,10 +231,11 @@ CAMPANILE_DEVICE void route_chunk(const DispatchArguments& a, DispatchShared& sh
 CAMPANILE_DEVICE void send_chunk(const DispatchArguments& a, DispatchShared& shared, u32 begin, u32 count, u32 first) {
   const MoeCommon& c = a.common;
   const u32 ranks = c.ranks - first < GROUP ? c.ranks - first : GROUP;
-  // Where there are more waves than tokens, several take a token: the first writes its routes, the last its routing.
+  // Where there are more waves than tokens, several take a token: the first writes its routes, the last its routing, and
+  // no part of the row, since both take a chain of loads.
   const u32 vectors = static_cast<u32>((a.row_bytes + 15) / 16);
-  const u32 parts = count < block_waves() ? block_waves() / count : 1;
-  const u32 share = (vectors + parts - 1) / parts;
+  const u32 parts = count < block_waves() ? block_waves() / count : 1, movers = parts > 1 ? parts - 1 : 1;
+  const u32 share = (vectors + movers - 1) / movers;
   u32* ordinals = shared.ordinals[wave_index()];
   for (u32 item = wave_index(); item < count * parts; item += block_waves()) {
     const u32 i = item / parts, part = item % parts, token = begin + i;
@@ -243,9 +259,7 @@ CAMPANILE_DEVICE void send_chunk(const DispatchArguments& a, DispatchShared& sha
     const u32 from = part * share < vectors ? part * share : vectors;
     const u32 to = from + share < vectors ? from + share : vectors;
     copy_row(a, token, mask, ordinals, first, (c.rank + 1 + token) % ranks, from, to);
-    if (part == parts - 1)
-      for (u64 left = mask; left != 0; left &= left - 1)
-        write_meta(a, shared, token, first + first_set(left), ordinals[first_set(left)]);
+    if (part == parts - 1) write_meta(a, shared, token, mask, ordinals, first);
     wave_barrier();
   }
   drain();
@@ -346,17 +360,26 @@ CAMPANILE_DEVICE void count_experts(const DispatchArguments& a, DispatchShared& 
     for (u64 row = static_cast<u64>(shared.receiver) * block_threads() + thread_index(); row < rows; row += threads) {
       const Vec16* meta = reinterpret_cast<const Vec16*>(
           window(c, c.rank) + row_at(c, c.meta, c.meta_stride, source, static_cast<u32>(row)));
-      for (u32 i = 0; i <= c.topk / 4; i++) {
-        const Vec16 v = load16_window(meta + i);
-        const u32 words[4] = {v.x, v.y, v.z, v.w};
+      // Four vectors at a time, the last one again where there are fewer.
+      const u32 last = c.topk / 4;
+      for (u32 first = 0; first <= last; first += 4) {
+        const Vec16* p[4];
+        Vec16 v[4];
         CAMPANILE_UNROLL
-        for (u32 k = 0; k < 4; k++) {
-          const bool slot = 4 * i + k >= 1 && 4 * i + k <= c.topk;
-          if (!slot || words[k] >= a.local_experts) continue;
-          if (in_shared)
-            add_shared(&shared.experts[words[k]], 1);
-          else
-            fetch_add_relaxed<Scope::Device>(a.expert_counts + words[k], 1u);
+        for (u32 n = 0; n < 4; n++) p[n] = meta + (first + n < last ? first + n : last);
+        load16_window(p, v);
+        CAMPANILE_UNROLL
+        for (u32 n = 0; n < 4; n++) {
+          const u32 words[4] = {v[n].x, v[n].y, v[n].z, v[n].w};
+          CAMPANILE_UNROLL
+          for (u32 k = 0; k < 4; k++) {
+            const u32 at = 4 * (first + n) + k;
+            if (at < 1 || at > c.topk || words[k] >= a.local_experts) continue;
+            if (in_shared)
+              add_shared(&shared.experts[words[k]], 1);
+            else
+              fetch_add_relaxed<Scope::Device>(a.expert_counts + words[k], 1u);
+          }
         }
       }
     }
@@ -457,7 +480,10 @@ CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
   }
   if (sends) {
     if (a.experts <= SHARED_EXPERTS)
-      for (u32 e = thread_index(); e < a.experts; e += block_threads()) shared.experts[e] = load(a.expert_rank + e);
+      for (u32 e = thread_index(); e < a.experts; e += block_threads()) {
+        shared.experts[e] = load(a.expert_rank + e);
+        shared.numbers[e] = load(a.expert_number + e);
+      }
     for (u32 rank = thread_index(); rank < GROUP && rank < c.ranks; rank += block_threads())
       shared.sent[rank] = load(c.sent + rank);
     // Published by the words that every receiver waits for.

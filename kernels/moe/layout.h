@@ -45,6 +45,7 @@ enum class Failure : u32 {
 struct MoeRecord {
   u32 failure, phase, peer, word;
   u64 expected, seen;
+  u32 set, unused;
 };
 
 // One a set, in device memory.
@@ -78,6 +79,7 @@ struct MoeCommon {
   u32 rank, ranks, capacity, topk;
   u32 route_slots;  // the lesser of topk and ranks
   u32 weighted;
+  u32 set;
 };
 
 constexpr u32 NONE = ~0u;
@@ -111,6 +113,7 @@ CAMPANILE_DEVICE void fail(const MoeCommon& c, Failure failure, Phase phase, u32
   store_relaxed<Scope::System>(&r->word, static_cast<u32>(word));
   store_relaxed<Scope::System>(&r->expected, expected);
   store_relaxed<Scope::System>(&r->seen, seen);
+  store_relaxed<Scope::System>(&r->set, c.set);
   fence_release_window();
   store_relaxed<Scope::System>(&r->failure, static_cast<u32>(failure));
 }

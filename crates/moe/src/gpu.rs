@@ -430,6 +430,7 @@ impl GpuMoe {
             topk: config.topk as u32,
             route_slots: config.topk.min(self.plan.ranks) as u32,
             weighted: u32::from(config.weighted),
+            set: set.0,
         })
     }
 }

@@ -97,13 +97,14 @@ fn a_rank_that_never_comes_is_named() {
     let seen = Failure {
         kind: FailureKind::Timeout,
         phase: Phase::DispatchReceive,
+        set: Set(0),
         peer: 1,
         word: Word::Meta,
         expected,
         seen: 0,
     };
     assert_eq!(failure(moe), seen);
-    assert!(error.contains("rank 0: dispatch receive: rank 1 did not bring META"), "{error}");
+    assert!(error.contains("rank 0: dispatch receive on set 0: rank 1 did not bring META"), "{error}");
     // What comes after it publishes nothing: READY_C and DONE_C of rank 0 at rank 1 are what they were.
     let words = words_at(&operations[1], &parts[1]);
     assert_eq!(words[3 * 8..5 * 8], [0; 16]);
@@ -113,17 +114,47 @@ fn a_rank_that_never_comes_is_named() {
     assert_eq!((failure(moe), words_at(&operations[1], &parts[1])), (seen, words));
 }
 
+/// Each wait of a kernel: on a rank that does not dispatch, does not combine, does not give the credit for the next round.
+/// It ends by its deadline or by an abort, and names phase, set, peer and word.
 #[test]
-fn an_abort_frees_a_running_kernel() {
-    let options = GpuMoeOptions { deadline: Duration::from_secs(100), ..GpuMoeOptions::default() };
-    let Some((operations, parts)) = pair(&options) else { return };
-    let (moe, part) = (&operations[0], &parts[0]);
-    // SAFETY: the part is alive until its stream is done.
-    unsafe { moe.launch_round(Set(0), part).unwrap() };
-    assert!(part.stream.synchronize(Duration::from_millis(50)).is_err(), "rank 1 never comes");
-    moe.abort();
-    moe.finish(&part.stream, PATIENCE).unwrap_err();
-    assert_eq!((failure(moe).kind, failure(moe).peer), (FailureKind::Aborted, 1));
+fn every_wait_ends_by_a_deadline_and_by_an_abort() {
+    let set = Set(1);
+    for (phase, word) in [
+        (Phase::DispatchReceive, Word::Meta),
+        (Phase::CombineReceive, Word::ReadyC),
+        (Phase::DispatchSend, Word::ReadyC),
+    ] {
+        for aborts in [false, true] {
+            let deadline = if aborts { Duration::from_secs(100) } else { Duration::from_secs(1) };
+            let Some((operations, parts)) = pair(&GpuMoeOptions { deadline, ..GpuMoeOptions::default() }) else {
+                return;
+            };
+            let (moe, part) = (&operations[0], &parts[0]);
+            // SAFETY: the parts are alive until their streams are done.
+            unsafe {
+                moe.dispatch(set, &part.stream, &part.tokens).unwrap();
+                if phase != Phase::DispatchReceive {
+                    operations[1].dispatch(set, &parts[1].stream, &parts[1].tokens).unwrap();
+                }
+                match phase {
+                    Phase::CombineReceive => moe.combine(set, &part.stream, &part.out).unwrap(),
+                    Phase::DispatchSend => {
+                        moe.release(set, &part.stream).unwrap();
+                        moe.dispatch(set, &part.stream, &part.tokens).unwrap();
+                    }
+                    _ => {}
+                }
+            }
+            if aborts {
+                assert!(part.stream.synchronize(Duration::from_millis(50)).is_err(), "rank 1 never comes");
+                moe.abort();
+            }
+            moe.finish(&part.stream, PATIENCE).unwrap_err();
+            let Failure { kind, phase: in_phase, set: on_set, peer, word: on_word, .. } = failure(moe);
+            let wanted = if aborts { FailureKind::Aborted } else { FailureKind::Timeout };
+            assert_eq!((kind, in_phase, on_set, peer, on_word), (wanted, phase, set, 1, word));
+        }
+    }
 }
 
 #[test]

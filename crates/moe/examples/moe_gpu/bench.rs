@@ -88,7 +88,8 @@ struct Times {
     released: f64,
 }
 
-pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
+/// Times ranks on these devices, each of which is `sharing` ranks'.
+pub fn run(devices: &[Device], sharing: u32, options: &GpuMoeOptions, cache: &Cache, small: bool) -> Result<()> {
     let ranks = devices.len();
     let mut rows = Vec::new();
     let (stores, loads) = link(devices, cache, small)?;
@@ -102,8 +103,9 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
         for (dtype, quantize) in [(DType::F8E4M3, false), (DType::F8E4M3, true), (DType::BF16, false)] {
             let shape = Shape { tokens, hidden, dtype, quantize };
             let problem = shape.problem(ranks);
-            for (number, pins) in geometries(tokens, small).into_iter().enumerate() {
-                let options = GpuMoeOptions { dispatch: pins[0], combine: pins[1], ..GpuMoeOptions::default() };
+            let most = devices[0].multiprocessors() / sharing;
+            for (number, pins) in geometries(tokens, small, sharing, most).into_iter().enumerate() {
+                let options = GpuMoeOptions { dispatch: pins[0], combine: pins[1], ..*options };
                 let operations = GpuMoe::in_process(devices, &shape.config(&problem), &options, cache)?;
                 let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0);
                 let parts = operations.iter().map(part).collect::<std::result::Result<Vec<_>, _>>()?;
@@ -148,13 +150,17 @@ pub fn run(devices: &[Device], cache: &Cache, small: bool) -> Result<()> {
     Ok(())
 }
 
-/// Geometries that are tried, those of the table first.
-fn geometries(tokens: usize, small: bool) -> Vec<[Pins; 2]> {
-    let pins = |blocks, threads| Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
-    let mut all = vec![[Pins::default(); 2]];
+/// Geometries that are tried, those of the table first; where several ranks share a device, of at most `most` blocks, since
+/// the blocks of a combine wait for the other ranks' first ones.
+fn geometries(tokens: usize, small: bool, sharing: u32, most: u32) -> Vec<[Pins; 2]> {
+    let pins = |blocks: u32, threads| {
+        let blocks = if sharing > 1 { blocks.min(most) } else { blocks };
+        Pins { blocks: Some(blocks.max(1)), threads: Some(threads), shared_bytes: None }
+    };
     if small {
-        return all;
+        return vec![if sharing > 1 { [pins(2, 64); 2] } else { [Pins::default(); 2] }];
     }
+    let mut all = if sharing > 1 { Vec::new() } else { vec![[Pins::default(); 2]] };
     all.extend(match tokens {
         4096 => vec![
             [pins(24, 512), pins(24, 512)],
@@ -168,9 +174,16 @@ fn geometries(tokens: usize, small: bool) -> Vec<[Pins; 2]> {
             [pins(64, 512), pins(64, 512)],
             [pins(128, 512), pins(132, 256)],
             [pins(128, 128), pins(128, 512)],
+            [pins(16, 512), pins(16, 512)],
         ],
-        _ => vec![[pins(1, 256), pins(1, 512)], [pins(1, 128), pins(4, 256)], [pins(2, 512), pins(16, 64)]],
+        _ => vec![
+            [pins(1, 512), pins(1, 512)],
+            [pins(1, 256), pins(2, 512)],
+            [pins(1, 128), pins(4, 256)],
+            [pins(2, 512), pins(16, 64)],
+        ],
     });
+    all.dedup();
     all
 }
 

@@ -1,16 +1,22 @@
 //! The MoE operation on the GPUs of this machine: held against the model bit for bit, then timed.
 //!
 //! ```console
-//! $ cargo run --release -p campanile-moe --example moe_gpu -- cuda     # or hip, emulator; then check, bench or nothing
+//! $ cargo run --release -p campanile-moe --example moe_gpu -- cuda          # or hip, emulator: check, then bench
+//! $ target/release/examples/moe_gpu cuda check
+//! $ target/release/examples/moe_gpu cuda bench --ranks 2 --receivers 8
+//! $ target/release/examples/moe_gpu cuda soak --rounds 100000 --ranks 4
 //! ```
 //!
-//! Ranks are threads, one a GPU. The binary carries the kernels; the machine needs its driver and run-time compiler. The
-//! last line is JSON.
+//! Ranks are threads, one a GPU unless `--ranks` says otherwise: then they take the GPUs in turn, with fewer blocks each.
+//! The binary carries the kernels; the machine needs its driver and run-time compiler. The last line of a benchmark is
+//! JSON.
 
 mod bench;
 mod case;
+mod soak;
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use campanile_core::Config;
 use campanile_gpu::{Backend, Cache, Device, Emulation, Gpu, Pins, Settings};
@@ -18,16 +24,13 @@ use campanile_moe::gpu::GpuMoeOptions;
 
 use case::{Case, Result};
 
+const USAGE: &str = "a backend is needed: cuda, hip or emulator; then check, bench, soak or nothing; \
+                     then --ranks, --rounds, --receivers with a number each";
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let ran = match arguments[..] {
-        [backend] => run(backend, true, true),
-        [backend, "check"] => run(backend, true, false),
-        [backend, "bench"] => run(backend, false, true),
-        _ => Err("a backend is needed: cuda, hip or emulator; then check, bench or nothing".into()),
-    };
-    match ran {
+    match Job::parse(&arguments).and_then(|job| job.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("moe_gpu: {error}");
@@ -36,24 +39,74 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(backend: &str, check: bool, bench: bool) -> Result<()> {
-    let settings = Settings::from(&Config::load(std::env::vars_os(), None)?);
-    let gpu = match backend {
-        "cuda" => Gpu::open(Backend::Cuda, &settings)?,
-        "hip" => Gpu::open(Backend::Hip, &settings)?,
-        "emulator" => Gpu::emulator(Emulation { devices: 2, wave: 32, ..Emulation::default() }, &settings)?,
-        other => return Err(format!("backend {other:?}; allowed are cuda, hip and emulator").into()),
-    };
-    let devices = gpu.devices()?;
-    let cache = Cache::new(&settings);
-    println!("{}, {} devices of {}", gpu.version()?, devices.len(), devices[0].name()?);
-    if check {
-        check_grid(&devices, &cache)?;
+/// What the command line asks for.
+#[derive(Default)]
+struct Job {
+    backend: String,
+    arm: Option<String>,
+    ranks: Option<usize>,
+    rounds: Option<usize>,
+    receivers: Option<u32>,
+}
+
+impl Job {
+    fn parse(arguments: &[&str]) -> Result<Self> {
+        let mut job = Self::default();
+        let mut rest = arguments.iter();
+        job.backend = (*rest.next().ok_or(USAGE)?).to_owned();
+        while let Some(&argument) = rest.next() {
+            if ["check", "bench", "soak"].contains(&argument) && job.arm.is_none() {
+                job.arm = Some(argument.to_owned());
+                continue;
+            }
+            let number = rest.next().and_then(|number| number.parse().ok()).filter(|&number: &usize| number > 0);
+            match argument {
+                "--ranks" => job.ranks = Some(number.ok_or(USAGE)?),
+                "--rounds" => job.rounds = Some(number.ok_or(USAGE)?),
+                "--receivers" => job.receivers = Some(number.ok_or(USAGE)? as u32),
+                _ => return Err(USAGE.into()),
+            }
+        }
+        Ok(job)
     }
-    if bench {
-        bench::run(&devices, &cache, backend == "emulator")?;
+
+    fn run(&self) -> Result<()> {
+        let settings = Settings::from(&Config::load(std::env::vars_os(), None)?);
+        let gpu = match self.backend.as_str() {
+            "cuda" => Gpu::open(Backend::Cuda, &settings)?,
+            "hip" => Gpu::open(Backend::Hip, &settings)?,
+            "emulator" => Gpu::emulator(Emulation { devices: 2, wave: 32, ..Emulation::default() }, &settings)?,
+            other => return Err(format!("backend {other:?}; allowed are cuda, hip and emulator").into()),
+        };
+        let devices = gpu.devices()?;
+        let cache = Cache::new(&settings);
+        println!("{}, {} devices of {}", gpu.version()?, devices.len(), devices[0].name()?);
+        let count = self.ranks.unwrap_or(devices.len());
+        let ranks: Vec<Device> = devices.iter().cycle().take(count).cloned().collect();
+        let sharing = count.div_ceil(devices.len()) as u32;
+        let options = GpuMoeOptions { receivers: self.receivers, ..GpuMoeOptions::default() };
+        let small = self.backend == "emulator";
+        match self.arm.as_deref() {
+            Some("check") => check_grid(&devices, &cache),
+            Some("bench") => bench::run(&ranks, sharing, &options, &cache, small),
+            Some("soak") => {
+                // Blocks of all ranks together fit on a device: those of a combine wait for the others' first blocks.
+                let blocks = (devices[0].multiprocessors() / sharing).clamp(1, 16);
+                let pins = Pins { blocks: Some(blocks), threads: Some(256), shared_bytes: None };
+                let options = GpuMoeOptions { dispatch: pins, combine: pins, ..options };
+                let rounds = self.rounds.unwrap_or(if small { 20 } else { 100_000 });
+                let start = Instant::now();
+                soak::run(&ranks, &options, &cache, rounds)?;
+                let seconds = start.elapsed().as_secs_f64();
+                println!("{count} ranks: {rounds} rounds by graph replay, every element right, {seconds:.1} s");
+                Ok(())
+            }
+            _ => {
+                check_grid(&devices, &cache)?;
+                bench::run(&ranks, sharing, &options, &cache, small)
+            }
+        }
     }
-    Ok(())
 }
 
 /// Every case with every number of ranks that there are GPUs for, and twice as many with a few blocks each.

@@ -37,6 +37,7 @@ pub(super) struct Common {
     pub(super) topk: u32,
     pub(super) route_slots: u32,
     pub(super) weighted: u32,
+    pub(super) set: u32,
 }
 
 /// `DispatchArguments`.
@@ -109,4 +110,4 @@ pub(super) const NO_ROUTE: u64 = u64::MAX;
 /// `MoeState`.
 pub(super) const STATE_BYTES: usize = 40;
 /// `MoeRecord`, and the abort word behind it.
-pub(super) const RECORD_BYTES: usize = 32;
+pub(super) const RECORD_BYTES: usize = 40;

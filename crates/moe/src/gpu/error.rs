@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use campanile_gpu::{CallError, CompileError};
 
 use crate::PlanError;
-use crate::protocol::{Phase, Word};
+use crate::protocol::{Phase, Set, Word};
 
 /// Why a launch gave up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +30,8 @@ pub struct Failure {
     pub kind: FailureKind,
     /// In which phase.
     pub phase: Phase,
+    /// Of which set.
+    pub set: Set,
     /// Whose word was waited for; this rank itself for a misuse.
     pub peer: usize,
     /// Which word.
@@ -42,22 +44,28 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, phase, peer, word, expected, seen } = self;
+        let Self { kind, phase, set, peer, word, expected, seen } = self;
         match kind {
             FailureKind::Timeout => {
-                write!(f, "{phase}: rank {peer} did not bring {word} to {expected:#x} in time; it is at {seen:#x}")
+                write!(
+                    f,
+                    "{phase} on {set}: rank {peer} did not bring {word} to {expected:#x} in time; it is at {seen:#x}"
+                )
             }
             FailureKind::Aborted => {
-                write!(f, "{phase}: aborted while {word} of rank {peer} was at {seen:#x}, not yet at {expected:#x}")
+                write!(
+                    f,
+                    "{phase} on {set}: aborted while {word} of rank {peer} was at {seen:#x}, not yet at {expected:#x}"
+                )
             }
             FailureKind::Protocol => write!(
                 f,
-                "{phase}: {word} of rank {peer} holds {seen:#x}, which nobody who waits for {expected:#x} may find; \
+                "{phase} on {set}: {word} of rank {peer} holds {seen:#x}, which nobody who waits for {expected:#x} may find; \
                  the ranks disagree on their calls, or the word was overwritten"
             ),
             FailureKind::Misuse => write!(
                 f,
-                "{phase} with {seen} tokens, where {expected} is the most, or the number of the dispatch; and it must be the \
+                "{phase} on {set} with {seen} tokens, where {expected} is the most, or the number of the dispatch; and it must be the \
                  next phase of the set's round: dispatch, send and receive, when the last round is over; then once combine, \
                  send and receive, or release"
             ),
@@ -122,6 +130,7 @@ pub(super) unsafe fn read_record(record: *const u8) -> Option<Failure> {
         Some(Failure {
             kind,
             phase: phases[(word(4) as usize).min(phases.len() - 1)],
+            set: Set(word(32)),
             peer: word(8) as usize,
             word: Word::ALL[(word(12) as usize).min(Word::ALL.len() - 1)],
             expected: value(16),

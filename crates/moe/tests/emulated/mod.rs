@@ -30,7 +30,7 @@ pub fn cache() -> Cache {
 pub fn pair(options: &GpuMoeOptions) -> Option<(Vec<GpuMoe>, Vec<DeviceProblem>)> {
     let devices = devices(2, 32, 0)?;
     let case = Case::new(&[5, 9]);
-    let operations = GpuMoe::in_process(&devices, &case.config(1), options, &cache()).unwrap();
+    let operations = GpuMoe::in_process(&devices, &case.config(2), options, &cache()).unwrap();
     let problem = case.problem(1);
     let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0).unwrap();
     let parts = operations.iter().map(part).collect();

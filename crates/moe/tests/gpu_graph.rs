@@ -1,0 +1,35 @@
+//! Graphs of the operation on GPUs, in the emulator: replayed with fresh tokens, counts and routing, every element checked.
+
+#[allow(dead_code, reason = "this test uses a part")]
+#[path = "../examples/moe_gpu/case.rs"]
+mod case;
+mod emulated;
+#[path = "../examples/moe_gpu/soak.rs"]
+mod soak;
+
+use campanile_gpu::{Emulation, Pins};
+use campanile_moe::gpu::GpuMoeOptions;
+use campanile_moe::protocol::Epoch;
+
+use emulated::{cache, devices, emulate};
+
+#[test]
+fn replays_take_fresh_tokens_counts_and_routing() {
+    for (ranks, wave, schedule) in [(3, 32, 2), (2, 64, 5)] {
+        let Some(devices) = devices(ranks, wave, schedule) else { return };
+        let options = GpuMoeOptions { first: Epoch(u32::MAX - 3), ..GpuMoeOptions::default() };
+        soak::run(&devices, &options, &cache(), 16).unwrap();
+    }
+}
+
+/// As the soak runs on one GPU: several ranks on a device.
+#[test]
+fn replays_of_ranks_that_share_a_device() {
+    let Some(devices) = emulate(Emulation { devices: 1, wave: 64, schedule: 3, ..Emulation::default() }) else {
+        return;
+    };
+    let pins = Pins { blocks: Some(5), threads: Some(64), shared_bytes: None };
+    let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
+    let ranks: Vec<_> = (0..4).map(|_| devices[0].clone()).collect();
+    soak::run(&ranks, &options, &cache(), 8).unwrap();
+}
