@@ -232,16 +232,10 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   // Of the rank that this thread may post to and wait for.
   const bool active = thread_index() < c.ranks && is_active(c, thread_index());
   const u32 sent = thread_index() < c.ranks ? load(c.rows_to + thread_index()) : 0;
-  if (thread_index() == 0) {
-    ticket = take_ticket(c);
-    stop = has_failed(c);
-    const bool next = stage == static_cast<u32>(sends ? Stage::Dispatched : Stage::CombineSent);
-    if (!stop && (!next || tokens != dispatched)) {
-      const Phase phase = sends ? Phase::CombineSend : Phase::CombineReceive;
-      fail(c, Failure::Misuse, phase, c.rank, Word::ReadyC, dispatched, tokens);
-      stop = 1;
-    }
-  }
+  // Asked for here, looked at behind the loads of the others.
+  u32 begun = 0;
+  bool failed = false;
+  if (thread_index() == 0) begun = take_ticket(c), failed = has_failed(c);
   // A wave sums a token; where there are more waves, a part of one. Neighbouring waves are of different blocks, so that
   // few tokens use all of them.
   const u32 vectors = static_cast<u32>((a.row_bytes + 15) / 16);
@@ -256,6 +250,16 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   const u32 share = ((vectors + sums - 1) / sums + WAVE - 1) / WAVE * WAVE;
   const u64 items = tokens <= c.capacity ? static_cast<u64>(tokens) * parts : 0;
   u64 routes = wave < items ? load_route(c, wave / parts) : NO_ROUTE;
+  if (thread_index() == 0) {
+    const bool next = stage == static_cast<u32>(sends ? Stage::Dispatched : Stage::CombineSent);
+    const bool misuse = !failed && (!next || tokens != dispatched);
+    if (misuse) {
+      const Phase phase = sends ? Phase::CombineSend : Phase::CombineReceive;
+      fail(c, Failure::Misuse, phase, c.rank, Word::ReadyC, dispatched, tokens);
+    }
+    ticket = begun;
+    stop = failed || misuse;
+  }
   block_barrier();
   if (!stop) {
     const u64 wanted = tagged(epoch, static_cast<u32>(Ready::Pull));

@@ -466,23 +466,17 @@ CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
   const bool sends = a.phases & SEND;
   const u32 tokens = sends ? load(a.tokens) : 0, epoch = load(&c.state->epoch) + sends, ready = load(&c.state->ready);
   const u32 stage = load(&c.state->stage);
-  if (thread_index() == 0) {
-    shared.active = load(c.active);
-    shared.ticket = take_ticket(c);
-    shared.stop = has_failed(c);
-    shared.receiver = !sends && shared.ticket < a.receivers ? shared.ticket : NONE;
-    const bool next = stage == static_cast<u32>(sends ? Stage::Closed : Stage::DispatchSent);
-    if (!shared.stop && (!next || tokens > c.capacity)) {
-      const Phase phase = sends ? Phase::DispatchSend : Phase::DispatchReceive;
-      fail(c, Failure::Misuse, phase, c.rank, Word::Meta, c.capacity, tokens);
-      shared.stop = 1;
-    }
-  }
+  // Asked for here, looked at behind the loads of the others.
+  u64 active = 0;
+  u32 ticket = 0;
+  bool failed = false;
+  if (thread_index() == 0) active = load(c.active), ticket = take_ticket(c), failed = has_failed(c);
   if (sends) {
     if (a.experts <= SHARED_EXPERTS)
       for (u32 e = thread_index(); e < a.experts; e += block_threads()) {
-        shared.experts[e] = load(a.expert_rank + e);
-        shared.numbers[e] = load(a.expert_number + e);
+        const u32 owner = load(a.expert_rank + e), number = load(a.expert_number + e);
+        shared.experts[e] = owner;
+        shared.numbers[e] = number;
       }
     for (u32 rank = thread_index(); rank < GROUP && rank < c.ranks; rank += block_threads())
       shared.sent[rank] = load(c.sent + rank);
@@ -490,6 +484,18 @@ CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
     if (block_index() == 0)
       for (u32 e = thread_index(); e < a.local_experts; e += block_threads())
         store_relaxed<Scope::Device>(a.expert_counts + e, 0u);
+  }
+  if (thread_index() == 0) {
+    const bool next = stage == static_cast<u32>(sends ? Stage::Closed : Stage::DispatchSent);
+    const bool misuse = !failed && (!next || tokens > c.capacity);
+    if (misuse) {
+      const Phase phase = sends ? Phase::DispatchSend : Phase::DispatchReceive;
+      fail(c, Failure::Misuse, phase, c.rank, Word::Meta, c.capacity, tokens);
+    }
+    shared.active = active;
+    shared.ticket = ticket;
+    shared.stop = failed || misuse;
+    shared.receiver = !sends && ticket < a.receivers ? ticket : NONE;
   }
   block_barrier();
   if (sends) {

@@ -92,13 +92,20 @@ fn check(operations: &[GpuMoe], parts: &[Vec<DeviceProblem>], number: usize, pro
 
 #[test]
 fn phases_out_of_order_are_misuse() {
-    type Launch = unsafe fn(&GpuMoe, &DeviceProblem);
-    // SAFETY of the four: the part lives until its stream is done.
-    let send: Launch = |moe, part| unsafe { moe.dispatch_send(Set(0), &part.stream, &part.tokens).unwrap() };
-    let receive: Launch = |moe, part| unsafe { moe.dispatch_receive(Set(0), &part.stream).unwrap() };
-    let give: Launch = |moe, part| unsafe { moe.combine_send(Set(0), &part.stream).unwrap() };
-    let sum: Launch = |moe, part| unsafe { moe.combine_receive(Set(0), &part.stream, &part.out).unwrap() };
-    let combine: Launch = |moe, part| unsafe { moe.combine(Set(0), &part.stream, &part.out).unwrap() };
+    let (send, receive, give, sum, combine) = (0, 1, 2, 3, 4);
+    let launch = |launch, moe: &GpuMoe, part: &DeviceProblem| {
+        // SAFETY: the parts live until their streams are done.
+        let launched = unsafe {
+            match launch {
+                0 => moe.dispatch_send(Set(0), &part.stream, &part.tokens),
+                1 => moe.dispatch_receive(Set(0), &part.stream),
+                2 => moe.combine_send(Set(0), &part.stream),
+                3 => moe.combine_receive(Set(0), &part.stream, &part.out),
+                _ => moe.combine(Set(0), &part.stream, &part.out),
+            }
+        };
+        launched.unwrap();
+    };
     for (launches, phase) in [
         (vec![receive], Phase::DispatchReceive),
         (vec![send, send], Phase::DispatchSend),
@@ -110,10 +117,9 @@ fn phases_out_of_order_are_misuse() {
         (vec![send, receive, give, sum, sum], Phase::CombineReceive),
     ] {
         let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
-        for launch in &launches {
+        for &number in &launches {
             for (moe, part) in operations.iter().zip(&parts) {
-                // SAFETY: the parts live until their streams are done.
-                unsafe { launch(moe, part) };
+                launch(number, moe, part);
             }
         }
         for (moe, part) in operations.iter().zip(&parts) {
@@ -128,7 +134,7 @@ fn phases_out_of_order_are_misuse() {
 #[test]
 fn more_blocks_than_are_resident() {
     for (wave, schedule) in [(32, 0), (32, 5), (64, 3)] {
-        let emulation = Emulation { devices: 2, wave, schedule, multiprocessors: 1, ..Emulation::default() };
+        let emulation = Emulation { devices: 2, wave, schedule, multiprocessors: 1 };
         let Some(devices) = emulate(emulation) else { return };
         let pins = Pins { blocks: Some(9), threads: Some(64), shared_bytes: None };
         for receivers in [None, Some(1)] {
