@@ -291,7 +291,11 @@ fn rows_of_fp4_start_on_bytes() {
     let fp4 = |hidden: usize| {
         let mut contents = Contents::scaled();
         for (rank, tokens) in [3, 2].into_iter().enumerate() {
-            contents.zeros(&format!("x.{rank}"), Dtype::F4, &[if hidden % 2 == 0 { tokens } else { 0 }, hidden]);
+            contents.zeros(
+                &format!("x.{rank}"),
+                Dtype::F4,
+                &[if hidden.is_multiple_of(2) { tokens } else { 0 }, hidden],
+            );
         }
         contents
     };
