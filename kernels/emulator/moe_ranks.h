@@ -10,13 +10,22 @@
 
 #include "moe/dispatch.cpp"
 #include "moe/layout.h"
+#include "moe/number.h"
 
 namespace {
 
 using namespace campanile;
 
-constexpr u32 RANKS = 3, THREADS = 128, BLOCKS = 2, CAPACITY = 5, HIDDEN = 40, TOPK = 3, EXPERTS = 6;
+constexpr u32 RANKS = 3, THREADS = 128, BLOCKS = 2, CAPACITY = 5, HIDDEN = 48, TOPK = 3, EXPERTS = 6;
 constexpr u32 ROW = HIDDEN * 2, META = 32;
+// What travels: the rows as they are or, with blocks of 16 elements, quantised.
+#if defined(CAMPANILE_MOE_QUANTIZE)
+constexpr Type SENT = CAMPANILE_MOE_QUANTIZE;
+constexpr u32 SENT_ROW = HIDDEN, SCALES = HIDDEN / 16;
+#else
+constexpr Type SENT = Type::BF16;
+constexpr u32 SENT_ROW = ROW, SCALES = 0;
+#endif
 
 template <class A>
 void launch(void (*kernel)(const void*), const A& arguments, u32 blocks, u32 resident = 0) {
@@ -61,9 +70,10 @@ MoeCommon common(u32 rank) {
   MoeCommon c{};
   for (u32 i = 0; i < RANKS; i++) c.near[i] = windows[i];
   c.windows = windows;
-  c.rows = 256, c.row_stride = ROW;
-  c.meta = c.rows + RANKS * CAPACITY * ROW, c.meta_stride = META;
+  c.rows = 256, c.row_stride = SENT_ROW;
+  c.meta = c.rows + RANKS * CAPACITY * SENT_ROW, c.meta_stride = META;
   c.outputs = c.meta + RANKS * CAPACITY * META, c.output_stride = ROW;
+  c.scales = c.outputs + RANKS * CAPACITY * ROW, c.scale_stride = 16;
   c.state = &r.state, c.sent = r.sent, c.came = r.came, c.rows_to = r.rows_to, c.rows_from = r.rows_from;
   c.routes = r.routes, c.active = &r.active, c.failed = &r.failed, c.abort = &r.abort, c.record = &r.record;
   c.deadline = 60'000'000'000;
@@ -71,12 +81,13 @@ MoeCommon common(u32 rank) {
   return c;
 }
 
+// Elements are 0 to 14: of a block with a 14 the scale is 1/32, and all of them are numbers of E4M3.
 void prepare(u32 rank, u32 tokens) {
   Rank& r = ranks[rank];
   windows[rank] = reinterpret_cast<u8*>(r.window.data());
   r.tokens = tokens;
   for (u32 t = 0; t < tokens; t++) {
-    for (u32 h = 0; h < HIDDEN; h++) r.x.push_back(bf16(static_cast<float>((t + h + rank) % 16)));
+    for (u32 h = 0; h < HIDDEN; h++) r.x.push_back(bf16(static_cast<float>((t + h + rank) % 15)));
     for (u32 k = 0; k < TOPK; k++) {
       r.topk_idx.push_back(t == 1 && k == 1 ? ~0u : (t + k + rank) % EXPERTS);
       r.weights.push_back(__builtin_bit_cast(u32, 1.0f));
@@ -89,7 +100,8 @@ DispatchArguments dispatch_of(u32 rank) {
   Rank& r = ranks[rank];
   DispatchArguments send{};
   send.common = common(rank);
-  send.x = reinterpret_cast<const u8*>(r.x.data()), send.x_stride = ROW, send.row_bytes = ROW;
+  send.x = reinterpret_cast<const u8*>(r.x.data()), send.x_stride = ROW;
+  send.row_bytes = SENT_ROW, send.scale_count = SCALES;
   send.topk_idx = r.topk_idx.data(), send.topk_weights = r.weights.data(), send.tokens = &r.tokens;
   send.expert_rank = expert_rank, send.expert_number = EXPERT_NUMBER, send.expert_counts = r.expert_counts;
   send.experts = EXPERTS, send.local_experts = EXPERTS / RANKS, send.index_bytes = 4;
@@ -107,7 +119,7 @@ void require_sums(u32 rank) {
       slots += expert < EXPERTS && expert_rank[expert] != NONE;
     }
     for (u32 h = 0; h < HIDDEN; h++)
-      require(r.out[t * HIDDEN + h] == bf16(static_cast<float>(slots * ((t + h + rank) % 16))), "sums");
+      require(r.out[t * HIDDEN + h] == bf16(static_cast<float>(slots * ((t + h + rank) % 15))), "sums");
   }
 }
 

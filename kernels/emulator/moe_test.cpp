@@ -18,7 +18,8 @@ void round(u32 rank, Way way, bool releases = false) {
   Rank& r = ranks[rank];
   DispatchArguments send = dispatch_of(rank);
   send.receivers = way.resident == 0 ? way.blocks : way.resident;
-  ScaleArguments scale{common(rank), nullptr, HIDDEN, static_cast<u32>(Type::BF16), static_cast<u32>(Type::BF16), 0};
+  ScaleArguments scale{common(rank), nullptr, HIDDEN, static_cast<u32>(SENT), static_cast<u32>(Type::BF16),
+                       SCALES == 0 ? 0 : HIDDEN / SCALES};
   r.out.assign(r.tokens * HIDDEN, 0xffff);
   CombineArguments sum{common(rank), reinterpret_cast<u8*>(r.out.data()), ROW, ROW, nullptr, &r.tokens, RECEIVE};
   if (way.split) {

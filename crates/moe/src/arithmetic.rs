@@ -219,6 +219,17 @@ impl Kernels {
     /// infinite and itself NaN, and since 0 · ∞ is NaN all of the block when it is scaled back: as it does there, so that
     /// an overflow is seen. A block without elements has the scale of zeroes. Never allocates.
     ///
+    /// ```
+    /// use campanile_moe::{DType, arithmetic::Kernels, number};
+    ///
+    /// let row: Vec<u8> = [1.0, -2.0, 7.0].iter().flat_map(|x| number::f32_to_bf16(*x).to_le_bytes()).collect();
+    /// let (mut codes, mut scales) = ([0; 3], [0.0]);
+    /// // SAFETY: a row of three elements, and room for as many codes.
+    /// unsafe { Kernels::get().quantize_row(codes.as_mut_ptr(), &mut scales, DType::F8E4M3, row.as_ptr(), 3) };
+    /// assert_eq!(scales, [7.0 / 448.0]);
+    /// assert_eq!(codes.map(|code| number::e4m3_to_f32(code) * scales[0]), [1.0, -2.0, 7.0]);
+    /// ```
+    ///
     /// # Safety
     /// `src` is readable for `hidden` bf16 elements, at any address, and `dst` writable for
     /// `dtype.row_bytes(hidden)` bytes; they are disjoint; no other thread writes the one or touches the other during

@@ -11,14 +11,30 @@ use super::tools::run;
 
 /// The exit status of ThreadSanitizer when it has found something.
 const FOUND: i32 = 66;
-/// What is run: programs of `kernels/emulator/`, with the bugs that each can be built with: a release that is left out, a
-/// barrier, an acquire.
-const PROGRAMS: [(&str, &[&str]); 5] = [
-    ("smoke_test", &["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"]),
-    ("device_test", &["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"]),
-    ("litmus_test", &["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER", "CAMPANILE_BUG_NO_ACQUIRE"]),
-    ("moe_test", &["CAMPANILE_BUG_NO_RELEASE", "CAMPANILE_BUG_NO_BARRIER"]),
-    ("push_test", &["CAMPANILE_BUG_NO_RETURN_RELEASE", "CAMPANILE_BUG_NO_RETURN_BARRIER"]),
+/// A program of `kernels/emulator/`, and the options that it is built with.
+struct Program {
+    name: &'static str,
+    options: &'static [&'static str],
+    /// What each can be built with to be wrong: a release that is left out, a barrier, an acquire.
+    bugs: &'static [&'static str],
+}
+
+const fn program(name: &'static str, options: &'static [&'static str], bugs: &'static [&'static str]) -> Program {
+    Program { name, options, bugs }
+}
+
+const NO_RELEASE: &str = "-DCAMPANILE_BUG_NO_RELEASE";
+const NO_BARRIER: &str = "-DCAMPANILE_BUG_NO_BARRIER";
+const NO_ACQUIRE: &str = "-DCAMPANILE_BUG_NO_ACQUIRE";
+const PUSH_BUGS: &[&str] = &["-DCAMPANILE_BUG_NO_RETURN_RELEASE", "-DCAMPANILE_BUG_NO_RETURN_BARRIER"];
+
+const PROGRAMS: [Program; 6] = [
+    program("smoke_test", &[], &[NO_RELEASE, NO_BARRIER]),
+    program("device_test", &[], &[NO_RELEASE, NO_BARRIER]),
+    program("litmus_test", &[], &[NO_RELEASE, NO_BARRIER, NO_ACQUIRE]),
+    program("moe_test", &[], &[NO_RELEASE, NO_BARRIER]),
+    program("moe_test", &["-DCAMPANILE_MOE_QUANTIZE=Type::F8E4M3"], &[NO_RELEASE, NO_BARRIER]),
+    program("push_test", &[], PUSH_BUGS),
 ];
 
 pub fn check() -> anyhow::Result<()> {
@@ -28,31 +44,31 @@ pub fn check() -> anyhow::Result<()> {
     }
     let folder = tempfile::tempdir()?;
     let folder = folder.path();
-    let sanitized: &[&str] = &["-fsanitize=thread"];
-    let tsan = match build(folder, PROGRAMS[0].0, 64, sanitized, &["-DCAMPANILE_TSAN"]) {
+    let sanitized: &[&'static str] = &["-fsanitize=thread"];
+    let tsan = match build(folder, PROGRAMS[0].name, 64, sanitized, &["-DCAMPANILE_TSAN"]) {
         Ok(_) => true,
         Err(error) => {
             println!("NOT RUN: the emulator under ThreadSanitizer, which this compiler does not have: {error:#}");
             false
         }
     };
-    for (name, bugs) in PROGRAMS {
+    for Program { name, options, bugs } in PROGRAMS {
+        let with = |more: &[&'static str]| [options, more].concat();
         for wave in [32, 64] {
-            let program = build(folder, name, wave, &[], &["-DCAMPANILE_UCONTEXT"])?;
-            run(&mut Command::new(program)).with_context(|| format!("{name} with the portable switch"))?;
+            let program = build(folder, name, wave, options, &["-DCAMPANILE_UCONTEXT"])?;
+            run(&mut Command::new(program)).with_context(|| format!("{name} {options:?} with the portable switch"))?;
             if tsan {
-                let program = build(folder, name, wave, sanitized, &["-DCAMPANILE_TSAN"])?;
-                run(&mut watched(&program)).with_context(|| format!("ThreadSanitizer on {name}"))?;
+                let program = build(folder, name, wave, &with(sanitized), &["-DCAMPANILE_TSAN"])?;
+                run(&mut watched(&program)).with_context(|| format!("ThreadSanitizer on {name} {options:?}"))?;
             }
         }
         for bug in bugs.iter().filter(|_| tsan) {
-            let define = format!("-D{bug}");
-            let program = build(folder, name, 64, &["-fsanitize=thread", &define], &["-DCAMPANILE_TSAN"])?;
+            let program = build(folder, name, 64, &with(&["-fsanitize=thread", bug]), &["-DCAMPANILE_TSAN"])?;
             let output = watched(&program).output()?;
             if output.status.code() != Some(FOUND) {
                 let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
                 bail!(
-                    "ThreadSanitizer did not find {bug} in {name}, but ended with {}:\n{}",
+                    "ThreadSanitizer did not find {bug} in {name} {options:?}, but ended with {}:\n{}",
                     output.status,
                     said.concat()
                 );
@@ -62,8 +78,8 @@ pub fn check() -> anyhow::Result<()> {
     if tsan {
         println!(
             "emulator, {}: portable switch at waves 32 and 64; ThreadSanitizer clean at both, and it finds {} seeded bugs",
-            PROGRAMS.map(|(name, _)| name).join(", "),
-            PROGRAMS.iter().map(|(_, bugs)| bugs.len()).sum::<usize>()
+            PROGRAMS.map(|program| [&[program.name], program.options].concat().join(" ")).join(", "),
+            PROGRAMS.iter().map(|program| program.bugs.len()).sum::<usize>()
         );
     }
     Ok(())

@@ -32,6 +32,8 @@ pub struct Shape {
     pub tokens: usize,
     pub hidden: usize,
     pub dtype: DType,
+    /// Whether x is bf16, quantised to the type by dispatch.
+    pub quantize: bool,
 }
 
 impl Shape {
@@ -42,14 +44,15 @@ impl Shape {
         let rank = |rank: usize| {
             let routed = Router::new(Routing::Uniform, TOPK, 1).route(rank, ranks, self.tokens, &expert_rank);
             // Small positive numbers in each of the types.
-            let x = (0..self.tokens * self.dtype.row_bytes(self.hidden)).map(|at| match self.dtype {
+            let x_dtype = if self.quantize { DType::BF16 } else { self.dtype };
+            let x = (0..self.tokens * x_dtype.row_bytes(self.hidden)).map(|at| match x_dtype {
                 DType::BF16 => [(at * 7 + rank) as u8 & 0x7f, 0x3f][at % 2],
                 _ => 0x30 + (at * 7 + rank) as u8 % 16,
             });
             RankInput {
                 tokens: self.tokens,
                 x: x.collect(),
-                scales: vec![0.5; self.tokens * scales],
+                scales: vec![0.5; if self.quantize { 0 } else { self.tokens * scales }],
                 topk_idx: routed.topk_idx,
                 topk_weights: routed.topk_weights,
             }
@@ -60,7 +63,7 @@ impl Shape {
             hidden: self.hidden,
             topk: TOPK,
             scales,
-            quantize: false,
+            quantize: self.quantize,
             expert_scale: None,
             weighted: true,
             ranks: (0..ranks).map(rank).collect(),
@@ -74,6 +77,7 @@ impl Shape {
             combine,
             dtype: self.dtype,
             scales: problem.scales,
+            quantize: self.quantize,
             sets: 1,
             ..MoeConfig::new(self.tokens, self.hidden, TOPK, problem.expert_rank.clone())
         }
@@ -108,8 +112,8 @@ pub fn run(
         "tokens", "type", "dispatch", "combine", "dispatch", "combine", "pair", "released", "GB/s of limit"
     );
     for tokens in if small { vec![16, 1] } else { vec![4096, 128, 1] } {
-        for dtype in [DType::F8E4M3, DType::BF16] {
-            let shape = Shape { tokens, hidden, dtype };
+        for (dtype, quantize) in [(DType::F8E4M3, false), (DType::F8E4M3, true), (DType::BF16, false)] {
+            let shape = Shape { tokens, hidden, dtype, quantize };
             let problem = shape.problem(ranks);
             let most = devices[0].multiprocessors() / sharing;
             for (number, options) in arms(tokens, small, sharing, most, options, by).into_iter().enumerate() {
@@ -133,7 +137,7 @@ pub fn run(
                 let senders = options.senders.map_or_else(String::new, |senders| format!(" {senders} send"));
                 println!(
                     "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%{senders}",
-                    dtype.name(),
+                    if quantize { "to fp8" } else { dtype.name() },
                     grid(dispatch),
                     grid(combine),
                     times.dispatch,
@@ -147,7 +151,8 @@ pub fn run(
                 );
                 rows.push(json!({
                     "ranks": ranks, "tokens": tokens, "hidden": hidden, "topk": TOPK, "experts": EXPERTS,
-                    "dtype": dtype.name(), "combine": by.to_string(), "senders": options.senders, "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
+                    "dtype": dtype.name(), "quantize": quantize, "combine": by.to_string(), "senders": options.senders,
+                    "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
                     "dispatch_us": times.dispatch, "combine_us": times.combine, "pair_graph_us": times.pair,
                     "released_graph_us": times.released, "dispatch_wire_gbs": out, "combine_wire_gbs": back,
                 }));

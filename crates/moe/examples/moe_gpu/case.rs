@@ -1,5 +1,7 @@
 //! Cases: problems of every kind for the operation on GPUs, run as ranks of one process and held against the model.
 
+#![allow(dead_code, reason = "each binary uses a part")]
+
 #[path = "arranged.rs"]
 mod arranged;
 
@@ -107,6 +109,54 @@ impl Case {
             // No rank has a token.
             Self { tokens: vec![0; ranks], ..base },
         ]
+    }
+
+    /// The cases of the scaled types, given and quantised in dispatch.
+    pub fn types(ranks: usize) -> Vec<Self> {
+        let base = Self::new(&(0..ranks).map(|rank| [5, 9, 0, 1, 33, 2, 7, 4][rank % 8]).collect::<Vec<_>>());
+        let fnuz = Self { dtype: DType::F8E4M3FNUZ, scales: 3, ..base.clone() };
+        let fp4 = Self { dtype: DType::F4E2M1, scales: 2, ..base.clone() };
+        let given = [
+            fnuz.clone(),
+            Self { hidden: 101, scales: 101, combine_dtype: DType::F32, ..fnuz },
+            fp4.clone(),
+            // An odd number of elements, blocks that begin within a byte, odd addresses.
+            Self { hidden: 25, scales: 5, combine_dtype: DType::F32, shift: 1, ..fp4.clone() },
+            Self { hidden: 1, scales: 1, combine_dtype: DType::F16, ..fp4.clone() },
+            Self { hidden: 1536, scales: 48, ..fp4 },
+        ];
+        let quantized = |(dtype, (hidden, scales, shift))| Self {
+            dtype,
+            hidden,
+            scales,
+            shift,
+            quantize: true,
+            combine_dtype: DType::F32,
+            ..base.clone()
+        };
+        // Blocks of a power of two of vectors, also as many as a wave of 64 has lanes, and one block more than there are
+        // elements for; then sizes that are no power of two, more than a wave, and odd; odd addresses; no elements.
+        let shapes = [
+            (1152, 9, 0),
+            (272, 18, 0),
+            (7, 2, 0),
+            (16, 1, 0),
+            (48, 3, 0),
+            (2048, 2, 0),
+            (2048, 1, 0),
+            (1600, 2, 0),
+            (1120, 10, 0),
+            (1, 1, 0),
+            (5, 4, 0),
+            (40, 40, 0),
+            (1030, 9, 0),
+            (64, 4, 2),
+            (40, 3, 1),
+        ];
+        let ocp = shapes.map(|shape| (DType::F8E4M3, shape));
+        // Only the codes are another type's.
+        let fnuz = shapes[..3].iter().map(|shape| (DType::F8E4M3FNUZ, *shape));
+        given.into_iter().chain(ocp.into_iter().chain(fnuz).map(quantized)).collect()
     }
 
     /// Type of x.

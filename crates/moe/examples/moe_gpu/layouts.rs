@@ -25,7 +25,7 @@ pub fn run(devices: &[Device], options: &GpuMoeOptions, cache: &Cache, small: bo
         "tokens", "layout", "rows", "by", "arrange", "GB/s", "combine"
     );
     for tokens in if small { vec![16, 1] } else { vec![4096, 128, 1] } {
-        let shape = Shape { tokens, hidden, dtype: DType::BF16 };
+        let shape = Shape { tokens, hidden, dtype: DType::BF16, quantize: false };
         let problem = shape.problem(devices.len());
         for layout in [Layout::Compact, Layout::ExpertMajor] {
             for (copied, by) in [(false, MoeCombine::Pull), (true, MoeCombine::Pull), (true, MoeCombine::Push)] {

@@ -130,10 +130,11 @@ fn check_cases(devices: &[Device], options: &GpuMoeOptions, cache: &Cache) -> Re
     let ranks = devices.len();
     for combine in [MoeCombine::Pull, MoeCombine::Push] {
         for layout in Layout::ALL {
-            for (number, case) in Case::all(ranks).into_iter().enumerate() {
+            let cases = [Case::all(ranks), Case::types(ranks)].concat();
+            for (number, case) in cases.iter().cloned().enumerate() {
                 Case { combine, layout, copied: number % 3 != 2, ..case }.check(devices, options, cache, 3)?;
             }
-            let cases = Case::all(ranks).len();
+            let cases = cases.len();
             println!("{ranks} ranks, {combine}, {}: {cases} cases of 3 rounds, every bit as the model", layout.name());
         }
     }
