@@ -1,5 +1,6 @@
-//! The conformance suite for every transport that there is: shared memory as a file, the mailbox in C, the two small
-//! examples, and every decorator around shared memory that is linked in; with threads as ranks, and, where ranks can be
+//! The conformance suite for every transport that there is: shared memory as a file, P2P over emulated devices with windows
+//! in host and in device memory, the mailbox in C, the two small examples, and every decorator around shared memory that is
+//! linked in; with threads as ranks, and, where ranks can be
 //! processes, by `campanile check`. Shared memory that is linked in is examined by the suite's own tests. Without a C
 //! compiler what is written in C is not run, and it says so.
 
@@ -9,10 +10,12 @@ use std::process::{Command, ExitStatus};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use campanile_core::TransportPlugin;
+use campanile_core::{GpuChoice, TransportPlugin};
+use campanile_gpu::Settings;
+use campanile_p2p::P2pPlugin;
 use campanile_plugin::Loader;
 use campanile_shm::ShmPlugin;
-use campanile_testkit::conformance::{Case, RanksAre, Report, Suite, cases};
+use campanile_testkit::conformance::{Case, RanksAre, Report, Suite, WindowsIn, cases};
 use campanile_testkit::decorate::Stack;
 use serde_json::Value;
 
@@ -62,8 +65,12 @@ fn decorated(decorators: &str) -> &'static dyn TransportPlugin {
 
 /// Examines with threads as ranks.
 fn examine(plugin: &'static dyn TransportPlugin, timeout: Duration, cases: &[&'static Case]) -> Report {
+    examine_with(&Suite { timeout, ..Suite::new(plugin, RanksAre::Threads) }, cases)
+}
+
+fn examine_with(suite: &Suite, cases: &[&'static Case]) -> Report {
     let _alone = suite::alone();
-    let report = suite::threads(&Suite { timeout, ..Suite::new(plugin, RanksAre::Threads) }, RANKS, cases);
+    let report = suite::threads(suite, RANKS, cases);
     suite::print(&report);
     report
 }
@@ -73,13 +80,17 @@ fn passes(what: &str, plugin: &'static dyn TransportPlugin, cases: &[&'static Ca
     let report = examine(plugin, TIMEOUT, cases);
     assert_eq!(report.failed().count(), 0, "{what}");
     let left_out: BTreeSet<_> = report.not_applicable().map(|outcome| outcome.case.name()).collect();
-    assert_eq!(left_out, NOT_WITH_THREADS.iter().chain(more).copied().collect(), "{what}: all else was run");
+    let expected = NOT_WITH_THREADS.iter().chain(more).copied().chain([DEVICE_MEMORY]);
+    assert_eq!(left_out, expected.collect(), "{what}: all else was run");
 }
 
 /// The whole suite for a library.
 fn library_passes(library: &Path, more: &[&str]) {
     passes(&library.display().to_string(), load(library), &cases().collect::<Vec<_>>(), more);
 }
+
+/// A case that needs device memory.
+const DEVICE_MEMORY: &str = "host_and_device_memory_in_one_list";
 
 /// What the small examples do not do.
 const OF_THE_EXAMPLES: [&str; 16] = [
@@ -104,6 +115,41 @@ const OF_THE_EXAMPLES: [&str; 16] = [
 #[test]
 fn shared_memory_as_a_file() {
     library_passes(&shm(), &[]);
+}
+
+/// What P2P does not do in device memory: the host has no atomics and no `Add` signals there, and loads nothing.
+const NOT_IN_DEVICE_MEMORY: [&str; 6] = [
+    "atomics_return_the_old_value",
+    "concurrent_counters_lose_nothing",
+    "compare_swap_has_one_winner",
+    "signals_set_and_add_once",
+    MAPPED,
+    "producers_and_flushers_share_a_queue",
+];
+
+#[test]
+fn emulated_devices() {
+    let plugin: &'static dyn TransportPlugin =
+        Box::leak(Box::new(P2pPlugin::new(GpuChoice::Emulator, Settings::default())));
+    passes("p2p, host memory", plugin, &cases().collect::<Vec<_>>(), &[]);
+    let suite = Suite { timeout: TIMEOUT, windows_in: WindowsIn::Device, ..Suite::new(plugin, RanksAre::Threads) };
+    let report = examine_with(&suite, &cases().collect::<Vec<_>>());
+    assert_eq!(report.failed().count(), 0);
+    let left_out: BTreeSet<_> = report.not_applicable().map(|outcome| outcome.case.name()).collect();
+    assert_eq!(left_out, NOT_WITH_THREADS.into_iter().chain(NOT_IN_DEVICE_MEMORY).collect(), "all else was run");
+}
+
+#[test]
+fn emulated_devices_by_processes() {
+    let environment = [("CAMPANILE_GPU", "emulator")];
+    for (windows, left_out) in [("host", &[DEVICE_MEMORY][..]), ("device", &NOT_IN_DEVICE_MEMORY)] {
+        let arguments = ["--windows", windows, "--timeout", "10s"];
+        let (status, tested) = checked_by_processes(Path::new("p2p"), &environment, &arguments);
+        assert_eq!(that_are("failed", &tested), [""; 0], "{windows}");
+        let left_out: BTreeSet<_> = left_out.iter().copied().chain(["offsets_beyond_4_gib_there"]).collect();
+        assert_eq!(that_are("not-applicable", &tested).into_iter().collect::<BTreeSet<_>>(), left_out, "{windows}");
+        assert!(status.success(), "{windows}: {status}");
+    }
 }
 
 #[test]
@@ -196,14 +242,15 @@ fn injected_faults_fail_the_cases_that_meet_them() {
     }
 }
 
-/// What `campanile check` of a transport says of each case, the one of `shm` that is linked in if there is no file.
-fn checked_by_processes(file: Option<&Path>, decorators: Option<&str>, arguments: &[&str]) -> (ExitStatus, Vec<Value>) {
+/// What `campanile check` of a transport says of each case.
+fn checked_by_processes(
+    transport: &Path,
+    environment: &[(&str, &str)],
+    arguments: &[&str],
+) -> (ExitStatus, Vec<Value>) {
     let mut check = Command::new(library::program_of_cargo(&["--package", "campanile-cli"]));
     check.args(["check", "--json", "--ranks", &RANKS.to_string(), "--memory", "64"]).args(arguments);
-    check.arg("--transport").arg(file.unwrap_or(Path::new("shm")));
-    if let Some(decorators) = decorators {
-        check.env("CAMPANILE_DECORATE", decorators);
-    }
+    check.arg("--transport").arg(transport).envs(environment.iter().copied());
     let _alone = suite::alone();
     let output = check.output().expect("the program runs");
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -213,35 +260,39 @@ fn checked_by_processes(file: Option<&Path>, decorators: Option<&str>, arguments
     (output.status, cases.clone())
 }
 
+/// The names of the cases that ended so.
+fn that_are<'a>(verdict: &str, tested: &'a [Value]) -> Vec<&'a str> {
+    let cases = tested.iter().filter(|case| case["verdict"] == verdict);
+    cases.map(|case| case["name"].as_str().expect("a name")).collect()
+}
+
 /// Every case passes with processes as ranks, but for those that do not apply.
 fn passes_by_processes(library: &Path, not_applicable: &[&str]) {
-    let (status, tested) = checked_by_processes(Some(library), None, &["--timeout", "10s"]);
-    let that_are = |verdict: &str| {
-        let cases = tested.iter().filter(|case| case["verdict"] == verdict);
-        cases.map(|case| case["name"].as_str().expect("a name")).collect::<Vec<_>>()
-    };
-    assert_eq!(that_are("failed"), [""; 0], "{}", library.display());
-    assert_eq!(that_are("not-applicable"), not_applicable, "{}", library.display());
+    let (status, tested) = checked_by_processes(library, &[], &["--timeout", "10s"]);
+    assert_eq!(that_are("failed", &tested), [""; 0], "{}", library.display());
+    assert_eq!(that_are("not-applicable", &tested), not_applicable, "{}", library.display());
     assert_eq!(tested.len(), cases().count());
     assert!(status.success(), "{status}");
 }
 
 #[test]
 fn shared_memory_as_a_file_by_processes() {
-    passes_by_processes(&shm(), &["offsets_beyond_4_gib_there"]);
+    passes_by_processes(&shm(), &[DEVICE_MEMORY, "offsets_beyond_4_gib_there"]);
 }
 
 #[test]
 fn the_mailbox_by_processes() {
     if let Some(library) = mailbox() {
-        passes_by_processes(library, &["offsets_beyond_4_gib_there", MAPPED, "engines_reach_every_peer"]);
+        let left_out = [DEVICE_MEMORY, "offsets_beyond_4_gib_there", MAPPED, "engines_reach_every_peer"];
+        passes_by_processes(library, &left_out);
     }
 }
 
 #[test]
 fn a_rank_that_a_decorator_kills_fails_the_case_that_it_is_killed_in() {
     let arguments = ["--case", "all_ranks_connect", "--case", "a_foreign_ticket_is_refused", "--timeout", "300ms"];
-    let (status, tested) = checked_by_processes(None, Some("fault(rank=1, kill_after=5)"), &arguments);
+    let kills = [("CAMPANILE_DECORATE", "fault(rank=1, kill_after=5)")];
+    let (status, tested) = checked_by_processes(Path::new("shm"), &kills, &arguments);
     let verdicts: Vec<_> = tested.iter().map(|case| [&case["name"], &case["verdict"]]).collect();
     assert_eq!(verdicts, [["all_ranks_connect", "passed"], ["a_foreign_ticket_is_refused", "failed"]]);
     let seen = tested[1]["findings"][0]["seen"].as_str().expect("a finding");

@@ -33,6 +33,7 @@ pub use campanile_core as core;
 pub use campanile_gpu as gpu;
 pub use campanile_host as host;
 pub use campanile_moe as moe;
+pub use campanile_p2p as p2p;
 pub use campanile_shm as shm;
 pub use campanile_testkit as testkit;
 
@@ -40,8 +41,8 @@ pub use campanile_bootstrap::configuration;
 pub use campanile_collectives::{AllGather, Barrier, Broadcast};
 pub use campanile_core::{
     Agent, Arena, AtomicOp, CommError, CommOptions, Communicator, Completion, Condition, Config, Fault, FaultKind,
-    LocalAddress, MemoryKind, MoeCombine, MoeMode, Op, Path, Queue, QueueOptions, QueueTarget, Rank, RemoteAddress,
-    SignalAction, SignalUpdate, Strength, Team, Ticket, Transport, TransportPlugin, Wait, Window,
+    GpuChoice, LocalAddress, MemoryKind, MoeCombine, MoeMode, Op, Path, Queue, QueueOptions, QueueTarget, Rank,
+    RemoteAddress, SignalAction, SignalUpdate, Strength, Team, Ticket, Transport, TransportPlugin, Wait, Window,
 };
 pub use campanile_moe::protocol::Set;
 pub use campanile_moe::{

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use campanile_core::selection::Preference;
 use campanile_core::{CommOptions, Config, ConfigError, Source, TransportPlugin};
+use campanile_p2p::P2pPlugin;
 use campanile_plugin::{Found, Loader};
 use campanile_shm::ShmPlugin;
 use campanile_testkit::decorate::Stack;
@@ -66,7 +67,7 @@ pub struct Refused {
 /// use campanile::{Config, Plugins};
 /// let plugins = Plugins::of(&Config::default()).unwrap();
 /// let names: Vec<_> = plugins.iter().map(|plugin| plugin.name()).collect();
-/// assert_eq!(names, ["shm"]);
+/// assert_eq!(names, ["shm", "p2p"]);
 /// ```
 #[derive(Clone, Default)]
 pub struct Plugins {
@@ -77,9 +78,15 @@ pub struct Plugins {
 }
 
 impl Plugins {
-    /// Those that are linked in.
+    /// Those that are linked in, with the devices of a configuration that nobody has changed.
     pub fn linked() -> Self {
-        Self { plugins: vec![Plugin::new(Arc::new(ShmPlugin), Origin::Linked)], ..Self::default() }
+        Self::linked_with(&Config::default())
+    }
+
+    fn linked_with(config: &Config) -> Self {
+        let transports: [Arc<dyn TransportPlugin>; 2] = [Arc::new(ShmPlugin), Arc::new(P2pPlugin::from(config))];
+        let plugins = transports.into_iter().map(|transport| Plugin::new(transport, Origin::Linked));
+        Self { plugins: plugins.collect(), ..Self::default() }
     }
 
     /// Those that a process with this configuration can use: linked in, named by the path of a file, found in the
@@ -103,7 +110,7 @@ impl Plugins {
     }
 
     fn with_folders(config: &Config, everything: bool) -> Result<Self, ConfigError> {
-        let mut plugins = Self::linked();
+        let mut plugins = Self::linked_with(config);
         let loader = Loader::default();
         for name in config.transport().names().iter().filter(|name| name.contains('/')) {
             let loaded = loader.load_file(Path::new(name));

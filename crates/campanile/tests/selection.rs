@@ -145,7 +145,24 @@ fn file(path: &str, name: &'static str) -> Plugin {
 fn names_are_unique() {
     let plugins = Plugins::linked().with(file("/p/d.so", "tcp")).with(file("/p/c.so", "shm"));
     let found: Vec<_> = plugins.iter().map(|plugin| (plugin.name(), plugin.origin.to_string())).collect();
-    assert_eq!(found, [("tcp", "/p/d.so".to_owned()), ("shm", "/p/c.so".to_owned())]);
+    let [linked, d, c] = ["linked in", "/p/d.so", "/p/c.so"].map(str::to_owned);
+    assert_eq!(found, [("p2p", linked), ("tcp", d), ("shm", c)]);
+}
+
+/// Nobody gets emulated devices who has not asked for them, nor loses shared memory to them.
+#[test]
+fn emulated_devices_are_used_when_they_are_asked_for() {
+    let config = |variables: &[(&str, &str)]| Config::load(variables.iter().copied(), None).unwrap();
+    let emulated = config(&[("CAMPANILE_GPU", "emulator")]);
+    let opens = |config: &Config| Explanation::new(&Plugins::of(config).unwrap(), config, 2).unwrap().communicator;
+    assert_eq!(opens(&emulated).as_deref(), Ok("shm"));
+    let named = config(&[("CAMPANILE_GPU", "emulator"), ("CAMPANILE_TRANSPORT", "p2p")]);
+    assert_eq!(opens(&named).as_deref(), Ok("p2p"));
+    let libraries = [("CAMPANILE_LIBCUDA", "/nowhere/cuda.so"), ("CAMPANILE_LIBAMDHIP64", "/nowhere/hip.so")];
+    let none = config(&[&libraries[..], &[("CAMPANILE_TRANSPORT", "p2p")]].concat());
+    let reason = opens(&none).unwrap_err();
+    assert!(reason.contains("/nowhere/cuda.so") && reason.contains("/nowhere/hip.so"), "{reason}");
+    assert_eq!(opens(&config(&libraries)).as_deref(), Ok("shm"));
 }
 
 #[test]
@@ -173,7 +190,7 @@ fn a_configuration_names_transports_by_name_or_path() {
             preference(given),
             Err(format!(
                 "CAMPANILE_TRANSPORT = {given:?} (from environment) is not allowed; it takes auto or, in order of \
-                 preference, any of shm, tcp, and plugins' files (a path with a slash)"
+                 preference, any of shm, p2p, tcp, and plugins' files (a path with a slash)"
             ))
         );
     }
@@ -195,5 +212,6 @@ fn an_explanation_says_what_a_communicator_would_open_or_why_none() {
     assert!(forced.selection.rows().iter().all(|row| row.chosen().is_none()));
     let reasons = &forced.selection.find(Rank(2), MemoryKind::Host, OpKind::Put, 8).unwrap().rejected;
     let reasons: Vec<_> = reasons.iter().map(|it| (it.transport.as_str(), it.reason.as_str())).collect();
-    assert_eq!(reasons, [("shm", "CAMPANILE_TRANSPORT=broken (environment) does not name it"), ("broken", reason)]);
+    let unnamed = "CAMPANILE_TRANSPORT=broken (environment) does not name it";
+    assert_eq!(reasons, [("shm", unnamed), ("p2p", unnamed), ("broken", reason)]);
 }

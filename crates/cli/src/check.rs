@@ -13,7 +13,7 @@ use campanile::bootstrap::{Exit, Failure, Launch, Outcome, Output, ThreadBootstr
 use campanile::core::selection::Preference;
 use campanile::core::{Bootstrap, Config, ConfigError, HugePages, Node, OpenOptions, Rank, Shutdown, Source};
 use campanile::{Plugins, TransportPlugin};
-use campanile_testkit::conformance::{Case, RanksAre, Suite, cases, run};
+use campanile_testkit::conformance::{Case, RanksAre, Suite, WindowsIn, cases, run};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Error;
@@ -35,6 +35,9 @@ pub struct Args {
     /// What ranks are
     #[arg(long = "as", value_name = "KIND", default_value = "processes")]
     ranks_as: RanksAs,
+    /// What the windows of the cases are in: memory of the host, or of the device that the transport has on each rank
+    #[arg(long, value_name = "MEMORY", default_value = "host")]
+    windows: Windows,
     /// Only groups and cases with this in their name; may be given again
     #[arg(long = "case", value_name = "FILTER")]
     filters: Vec<String>,
@@ -57,6 +60,31 @@ pub struct Args {
     json: bool,
 }
 
+/// What windows are in.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Serialize, Deserialize)]
+pub enum Windows {
+    Host,
+    Device,
+}
+
+impl Windows {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Device => "device",
+        }
+    }
+}
+
+impl From<Windows> for WindowsIn {
+    fn from(windows: Windows) -> Self {
+        match windows {
+            Windows::Host => Self::Host,
+            Windows::Device => Self::Device,
+        }
+    }
+}
+
 /// Waits of a case, where nobody says how long they may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a case, where nobody says how many there may be. Gigabytes take tens of seconds to be zeroed.
@@ -69,6 +97,7 @@ pub struct Part {
     timeout: Duration,
     seed: u64,
     memory: u64,
+    windows: Windows,
 }
 
 impl Part {
@@ -80,6 +109,7 @@ impl Part {
             timeout: self.timeout,
             seed: self.seed,
             memory: self.memory,
+            windows_in: self.windows.into(),
             ..Suite::new(plugin(config)?, RanksAre::Processes)
         };
         let report = run(&suite, &join(config)?, &[case], |_| {})?;
@@ -146,7 +176,8 @@ pub fn main(args: &Args) -> Result<(), Error> {
     });
     let most = || campanile::host::memory::available().map_or(MEMORY, |bytes| MEMORY.min(bytes / 4));
     let memory = args.memory.map_or_else(most, |mib| mib.saturating_mul(1 << 20));
-    let suite = Suite { timeout, seed: args.seed, memory, ..Suite::new(plugin, RanksAre::Threads) };
+    let windows_in = args.windows.into();
+    let suite = Suite { timeout, seed: args.seed, memory, windows_in, ..Suite::new(plugin, RanksAre::Threads) };
 
     // What cannot be opened fails here, once, and not in every case.
     opens(plugin, timeout).map_err(Error::input)?;
@@ -160,7 +191,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
             for &case in &cases {
                 spinner.set_message(case.name());
                 let start = Instant::now();
-                let verdict = process_job(&suite, args.ranks, case, &config)?;
+                let verdict = process_job(&suite, args, case, &config)?;
                 tested.push(Tested::new(case, verdict, start.elapsed()));
             }
             tested
@@ -172,6 +203,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         version: plugin.info().version,
         ranks: args.ranks,
         ranks_as: args.ranks_as.name(),
+        windows: args.windows.name(),
         seed: args.seed,
         timeout_s: timeout.as_secs_f64(),
         seconds: start.elapsed().as_secs_f64(),
@@ -213,9 +245,9 @@ fn threads(
 }
 
 /// Runs one case with processes as ranks.
-fn process_job(suite: &Suite, ranks: usize, case: &'static Case, config: &Config) -> Result<Verdict, Error> {
-    let (timeout, seed, memory) = (suite.timeout, suite.seed, suite.memory);
-    let job = Job::Check(Part { case: case.name().to_owned(), timeout, seed, memory });
+fn process_job(suite: &Suite, args: &Args, case: &'static Case, config: &Config) -> Result<Verdict, Error> {
+    let (timeout, seed, memory, ranks, windows) = (suite.timeout, suite.seed, suite.memory, args.ranks, args.windows);
+    let job = Job::Check(Part { case: case.name().to_owned(), timeout, seed, memory, windows });
     // A rank gives another one up after a deadline and a wait; a killed one must not end the job before that.
     let patience = suite.deadline() + 2 * suite.timeout;
     let outcome = Launch::current_exe(["rank", &serde_json::to_string(&job)?], ranks)?

@@ -17,70 +17,13 @@ use crate::selection::{Candidate, Disagreement, Offer, Opened, Peer, Policy, Pre
 use crate::sticky::Sticky;
 use crate::window::Dropped;
 use crate::{
-    Agent, Bootstrap, CommError, Completion, ControlError, Endpoint, Fault, FaultKind, HugePages, MemoryKind, Node,
-    OpenOptions, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team, Transport, TransportPlugin,
-    Wait, WaitError, Window,
+    Agent, Bootstrap, CommError, CommOptions, Completion, ControlError, Endpoint, Fault, FaultKind, MemoryKind, Node,
+    OpKind, OpenOptions, Path, PeerClass, Queue, QueueOptions, QueueTarget, Rank, RemoteRegion, Shutdown, Team,
+    Transport, TransportPlugin, Wait, WaitError, Window,
 };
 
-/// By which path windows reach peers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Path {
-    /// Load / store where it reaches, queues elsewhere.
-    #[default]
-    Auto,
-    /// Load / store only; a peer that it does not reach is an error.
-    LoadStore,
-    /// Queues only.
-    Queue,
-}
-
-impl Path {
-    /// The name that is printed and accepted.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::LoadStore => "load-store",
-            Self::Queue => "queue",
-        }
-    }
-}
-
-/// How a communicator is made.
-#[derive(Clone, Debug)]
-pub struct CommOptions {
-    /// Name, different for each communicator of a job, the same on all its ranks.
-    pub name: String,
-    /// Which transports may be used.
-    pub transports: Preference,
-    /// Device of the transport; empty for its first usable one.
-    pub device: String,
-    /// Upper bound of every wait.
-    pub timeout: Duration,
-    /// Path of its windows.
-    pub path: Path,
-    /// Slots of each queue.
-    pub queue_depth: usize,
-    /// Whether windows are put on huge pages.
-    pub huge_pages: HugePages,
-    /// CPUs that the ranks on this node may use together, counted before they were bound; 0: as many as this process may
-    /// use now.
-    pub cores: usize,
-}
-
-impl Default for CommOptions {
-    fn default() -> Self {
-        Self {
-            name: "world".to_owned(),
-            transports: Preference::AUTO,
-            device: String::new(),
-            timeout: Duration::from_secs(30),
-            path: Path::Auto,
-            queue_depth: QueueOptions::default().depth,
-            huge_pages: HugePages::default(),
-            cores: 0,
-        }
-    }
-}
+/// No machine has more devices.
+const MAX_DEVICES: u32 = 64;
 
 /// A team and how it communicates.
 pub struct Communicator {
@@ -364,6 +307,15 @@ impl Communicator {
         self.team.members().iter().all(mapped)
     }
 
+    /// The device whose memory this rank can have windows in, by its number here; `None` where there is host memory only.
+    pub fn device(&self) -> Option<u32> {
+        let has = |&ordinal: &u32| {
+            let kind = MemoryKind::Device(ordinal);
+            self.transport().caps(PeerClass::Own, kind, OpKind::Put).is_some()
+        };
+        (0..MAX_DEVICES).find(has)
+    }
+
     /// Upper bound of every wait.
     pub fn timeout(&self) -> Duration {
         self.shared.timeout
@@ -406,17 +358,19 @@ impl Communicator {
         }
     }
 
-    /// New symmetric memory of `bytes` on each rank, zeroed. Collective.
+    /// New symmetric memory of `bytes` on each rank, zeroed: on the host of all ranks, or on a device of each, whose
+    /// [number](Self::device) may differ. Collective.
     ///
     /// # Errors
-    /// [`CommError::Peer`] on every rank if one of them cannot give the memory; [`CommError::Mismatch`] if the ranks
-    /// ask for different sizes.
+    /// [`CommError::Peer`] on every rank if one of them cannot give the memory or reach that of another;
+    /// [`CommError::Mismatch`] if the ranks ask for different sizes, or some for host and some for device memory.
     pub fn window(&self, bytes: usize, kind: MemoryKind) -> Result<Window, CommError> {
         self.shared.check()?;
         let timeout = self.shared.timeout;
         let key = self.next_key("window");
         self.shared.let_go();
-        self.agree("window", &[("bytes", bytes.to_string()), ("memory", kind.to_string())])?;
+        let memory = if kind.is_device() { "device" } else { "host" };
+        self.agree("window", &[("bytes", bytes.to_string()), ("memory", memory.to_owned())])?;
         let allocated = self.shared.transport.allocate(bytes, kind).wait(timeout);
         let exported = allocated.as_ref().map_err(Clone::clone).and_then(|region| {
             self.check_ways(kind)?;

@@ -33,7 +33,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::time::Duration;
 
-pub use choice::{Bind, HugePages, LogLevel, MoeCombine, MoeMode};
+pub use choice::{Bind, GpuChoice, HugePages, LogLevel, MoeCombine, MoeMode};
 pub use error::ConfigError;
 pub use kind::parse_duration;
 pub use nearest::suggest;
@@ -244,6 +244,10 @@ variables! {
 
     /// Whether windows are put on huge pages, where the machine gives them.
     "CAMPANILE_HUGE_PAGES": Job, huge_pages, with_huge_pages: HugePages = "auto", Kind::<HugePages>::CHOICE;
+
+    /// Whose devices are used: those of CUDA and HIP, of one of them, or devices that the CPU emulates, which are not used
+    /// unless asked for.
+    "CAMPANILE_GPU": Job, gpu, with_gpu: GpuChoice = "auto", Kind::<GpuChoice>::CHOICE;
 
     /// Schedule of MoE dispatch and combine; the results are the same bits.
     "CAMPANILE_MOE_MODE": Job, moe_mode, with_moe_mode: MoeMode = "auto", Kind::<MoeMode>::CHOICE;

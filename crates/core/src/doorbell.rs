@@ -87,7 +87,7 @@ mod state;
 use core::fmt;
 use core::mem;
 
-pub use command_ring::CommandRing;
+pub use command_ring::{CommandRing, RingExecutor};
 pub use counter::{AtomicCounter, Completed, Counters, Reserved, Rung, Written};
 pub use error::{DepthError, Poisoned, ReserveError, TicketError};
 pub use executor::Executor;

@@ -10,7 +10,8 @@
 //! does is posted in parts, in order: the first part is posted or refused as any list, later parts wait for room within
 //! the communicator's deadline. Nothing here allocates or locks, but draining waits inside `post`.
 //!
-//! The caps asked are those of host memory: a queue does not know what memory it will be given.
+//! The caps asked are those of host memory: a queue does not know what memory it will be given. What device memory lacks
+//! beyond that, its transport refuses when it is posted.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};

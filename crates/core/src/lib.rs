@@ -16,6 +16,7 @@ pub mod sync;
 mod arena;
 mod bootstrap;
 mod caps;
+mod comm_options;
 mod communicator;
 mod config;
 mod emulate;
@@ -27,6 +28,7 @@ mod fingerprint;
 mod memory;
 mod node;
 mod op;
+mod path;
 mod queue;
 mod rank;
 mod region;
@@ -41,10 +43,11 @@ mod window;
 pub use arena::{Arena, ArenaError, ArenaRegion, REGION_ALIGNMENT};
 pub use bootstrap::Bootstrap;
 pub use caps::{AtomicityDomain, Caps, Cost, Reach, SignalCaps};
-pub use communicator::{CommOptions, Communicator, Path};
+pub use comm_options::CommOptions;
+pub use communicator::Communicator;
 pub use config::{
-    Bind, Config, ConfigError, HugePages, Launched, LogLevel, MoeCombine, MoeMode, Scope, Setting, Source, VARIABLES,
-    Variable, parse_duration, suggest,
+    Bind, Config, ConfigError, GpuChoice, HugePages, Launched, LogLevel, MoeCombine, MoeMode, Scope, Setting, Source,
+    VARIABLES, Variable, parse_duration, suggest,
 };
 pub use endpoint::{Endpoint, PeerClass};
 pub use error::{BootstrapError, CommError, ControlError, OpenError, PostError, QueueError, WaitError, WaitState};
@@ -52,6 +55,7 @@ pub use fault::{Fault, FaultKind};
 pub use memory::{Memory, MemoryKind};
 pub use node::Node;
 pub use op::{AtomicOp, Inline, LocalAddress, Op, OpKind, RemoteAddress, SignalUpdate};
+pub use path::Path;
 pub use queue::{Cancelled, Initiator, Queue, QueueOptions, QueueTarget};
 pub use rank::Rank;
 pub use region::{Region, RegionKey, RemoteKey, RemoteRegion};

@@ -12,6 +12,13 @@ pub enum MemoryKind {
     Device(u32),
 }
 
+impl MemoryKind {
+    /// Whether it is memory of a device, which the host does not load from or store to.
+    pub const fn is_device(self) -> bool {
+        matches!(self, Self::Device(_))
+    }
+}
+
 impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -33,6 +33,24 @@ pub struct Probed {
     pub usable: Result<String, String>,
 }
 
+impl Probed {
+    /// The device of a rank that names none: of the usable ones, in turn, that of its number among the ranks on its node.
+    ///
+    /// ```
+    /// use campanile_core::Probed;
+    /// let usable = |device: &str| Probed { device: device.to_owned(), usable: Ok("as new".to_owned()) };
+    /// let broken = Probed { device: "gpu:1".to_owned(), usable: Err("it does not answer".to_owned()) };
+    /// let devices = [usable("gpu:0"), broken, usable("gpu:2")];
+    /// let of_ranks: Vec<_> = (0..3).filter_map(|number| Probed::of_rank(&devices, number)).collect();
+    /// assert_eq!(of_ranks, ["gpu:0", "gpu:2", "gpu:0"]);
+    /// ```
+    pub fn of_rank(probed: &[Self], number_on_node: usize) -> Option<&str> {
+        let usable: Vec<_> = probed.iter().filter(|probed| probed.usable.is_ok()).collect();
+        let number = number_on_node.checked_rem(usable.len())?;
+        Some(&usable[number].device)
+    }
+}
+
 /// What a transport is told when it is opened.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -117,7 +135,9 @@ pub trait Transport: Send + Sync {
     /// What it says about itself.
     fn info(&self) -> TransportInfo;
 
-    /// What it gives for an operation on such memory of such a peer; `None` if it does not do it at all.
+    /// What it gives for an operation on such memory of such a peer; `None` if it does not do it at all. Of this rank's own
+    /// memory it is asked by the number that the device has here, and has the devices that it can
+    /// [`allocate`](Self::allocate) on; how a peer numbers its devices is the peer's business.
     fn caps(&self, class: PeerClass, memory: MemoryKind, op: OpKind) -> Option<Caps>;
 
     /// Whether it can reach a peer on that node, before connecting.

@@ -2,7 +2,12 @@
 //!
 //! Every rank of a team has the same number of bytes, addressed by (team position, offset). Where load / store reaches
 //! a peer, [`map`](Window::map) gives a pointer; everywhere, [`put`](Window::put) and [`signal`](Window::signal) move
-//! bytes and words by whatever path the communicator chose. A window is made together by all ranks of a communicator
+//! bytes and words by whatever path the communicator chose.
+//!
+//! The host does not load from or store to memory of a device, its own rank's neither: what it does to a window there goes
+//! through queues, and [`device_address`](Window::device_address) is what kernels get.
+//!
+//! A window is made together by all ranks of a communicator
 //! ([`Communicator::window`](crate::Communicator::window)) and dropped alone: dropping it waits for what this rank has
 //! posted for it, and a peer's late store lands in memory that its own mapping keeps alive.
 
@@ -13,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::communicator::Shared;
 use crate::{
-    Agent, CommError, Completion, Condition, LocalAddress, MemoryKind, Op, PostError, Rank, Region, RemoteAddress,
-    RemoteRegion, SignalAction, SignalUpdate, Strength, Team, Wait,
+    Agent, CommError, Completion, Condition, LocalAddress, Memory, MemoryKind, Op, PostError, Rank, Region,
+    RemoteAddress, RemoteRegion, SignalAction, SignalUpdate, Strength, Team, Wait,
 };
 
 /// Symmetric memory of a team.
@@ -43,14 +48,27 @@ unsafe impl Sync for Inner {}
 /// others.
 impl Drop for Inner {
     fn drop(&mut self) {
-        let by_queue =
-            |(position, map): (usize, &Option<_>)| (map.is_none() && position != self.position).then_some(position);
-        let by_queue: Vec<usize> = self.maps.iter().enumerate().filter_map(by_queue).collect();
-        by_queue.iter().for_each(|&position| self.shared.drain(self.team.member(position)));
-        if !by_queue.is_empty() {
+        let by_queue = (0..self.maps.len()).filter(|&position| self.host(position).is_none());
+        by_queue.for_each(|position| self.shared.drain(self.team.member(position)));
+        // Whoever has it mapped keeps the memory by that.
+        if (0..self.maps.len()).any(|position| self.map(position).is_none()) {
             let key = std::mem::take(&mut self.key);
             self.shared.outlive(Dropped { key, team: self.team.clone(), _region: self.region.clone() });
         }
+    }
+}
+
+impl Inner {
+    /// First byte of the part of the member at `position`, for whoever loads and stores there.
+    #[inline]
+    fn map(&self, position: usize) -> Option<NonNull<u8>> {
+        if position == self.position { NonNull::new(self.region.address()) } else { self.maps[position] }
+    }
+
+    /// The same, if that is the host.
+    #[inline]
+    fn host(&self, position: usize) -> Option<NonNull<u8>> {
+        if self.region.kind().is_device() { None } else { self.map(position) }
     }
 }
 
@@ -101,27 +119,54 @@ impl Window {
         &self.inner.remotes[position]
     }
 
-    /// First byte of the part of the member at `position`, where load / store reaches it. Always there for this rank.
+    /// First byte of the part of the member at `position`, where load / store reaches it, for the processor that the
+    /// memory of this rank's part belongs to: the host must not touch what this says of a window in device memory.
+    /// Always there for this rank.
     pub fn map(&self, position: usize) -> Option<NonNull<u8>> {
-        if position == self.inner.position {
-            return NonNull::new(self.inner.region.address());
-        }
-        self.inner.maps[position]
+        self.inner.map(position)
     }
 
-    /// This rank's word at `offset`.
+    /// Address of the part of the member at `position` for kernels on this rank's device; `None` for a window in host
+    /// memory, and where load / store does not reach. Valid while the window lives.
+    pub fn device_address(&self, position: usize) -> Option<u64> {
+        if !self.kind().is_device() {
+            return None;
+        }
+        self.map(position).map(|first| first.as_ptr().addr() as u64)
+    }
+
+    /// This rank's word at `offset`. See [`load`](Self::load) for a word in any memory.
     ///
     /// # Panics
-    /// If `offset` is no multiple of 8 or beyond the window.
+    /// If `offset` is no multiple of 8 or beyond the window, or the window is in device memory.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         self.check_word(offset);
+        assert!(!self.kind().is_device(), "a word of {} memory has no reference on the host: load it", self.kind());
         // SAFETY: checked to be inside this rank's region and aligned; the region lives as long as `self`, and words
         // of a window are only accessed as atomics (the ordering contract).
         unsafe { AtomicU64::from_ptr(self.inner.region.address().add(offset).cast()) }
     }
 
+    /// Value of this rank's word at `offset`; what its writer published before it is visible.
+    ///
+    /// # Errors
+    /// The queue's error, of a window in device memory.
+    ///
+    /// # Panics
+    /// If `offset` is no multiple of 8 or beyond the window.
+    pub fn load(&self, offset: usize) -> Result<u64, CommError> {
+        if !self.kind().is_device() {
+            return Ok(self.word(offset).load(Ordering::Acquire));
+        }
+        self.check_word(offset);
+        let mut bytes = [0; 8];
+        self.read(offset, &mut bytes)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+
     /// Stores `value` into the word at `offset` of the member at `position`, as a strong signal: whoever sees it sees
-    /// all earlier puts and stores of this caller to that member.
+    /// all earlier puts and stores of this caller to that member. What kernels store to device memory they announce
+    /// themselves.
     ///
     /// # Errors
     /// [`CommError::Failed`] if the communicator has failed (then nothing is published), or the queue's error.
@@ -133,7 +178,7 @@ impl Window {
         self.check_word(offset);
         let inner = &*self.inner;
         inner.shared.check()?;
-        let Some(base) = self.map(position) else {
+        let Some(base) = inner.host(position) else {
             let signal = SignalUpdate {
                 target: self.remote_address(position, offset),
                 action: SignalAction::Set,
@@ -153,7 +198,8 @@ impl Window {
     }
 
     /// Moves `bytes` from `source` to `offset` of the member at `position`. The source is unchanged by the caller
-    /// until [`flush`](Self::flush).
+    /// until [`flush`](Self::flush). From device memory into a window of the host it is complete on return, so that a later
+    /// signal covers it.
     ///
     /// # Errors
     /// [`CommError::Misuse`] if a range is outside its region; the queue's error.
@@ -168,47 +214,73 @@ impl Window {
         self.inner.shared.check()?;
         self.check_range("the window", self.bytes(), offset, bytes)?;
         self.check_range("the source", source.bytes(), source_offset, bytes)?;
-        match self.map(position) {
-            Some(base) => {
-                // SAFETY: both ranges were checked; the regions live as long as the handles; that nobody else touches
-                // them meanwhile is the ordering contract. Overlap (a put to oneself) is legal for `copy`.
-                unsafe {
-                    std::ptr::copy(source.address().add(source_offset), base.as_ptr().add(offset), bytes);
-                }
-                Ok(())
-            }
-            None => {
-                let op = Op::Put {
-                    source: LocalAddress { region: source.key(), offset: source_offset as u64 },
-                    target: self.remote_address(position, offset),
-                    bytes: bytes as u64,
-                };
-                self.post(position, &[op])
-            }
+        let stored = self.inner.host(position);
+        if let (Some(base), false) = (stored, source.kind().is_device()) {
+            // SAFETY: both ranges were checked; the regions live as long as the handles; that nobody else touches
+            // them meanwhile is the ordering contract. Overlap (a put to oneself) is legal for `copy`.
+            unsafe { std::ptr::copy(source.address().add(source_offset), base.as_ptr().add(offset), bytes) };
+            return Ok(());
         }
+        let op = Op::Put {
+            source: LocalAddress { region: source.key(), offset: source_offset as u64 },
+            target: self.remote_address(position, offset),
+            bytes: bytes as u64,
+        };
+        self.post(position, &[op])?;
+        if stored.is_some() { self.drain(position, Completion::Remote(Agent::Cpu)) } else { Ok(()) }
     }
 
-    /// Writes into this rank's own part.
+    /// Writes into this rank's own part; a window in device memory through a queue, and waits for that.
     ///
     /// # Errors
-    /// [`CommError::Misuse`] if the range is outside the window.
+    /// [`CommError::Misuse`] if the range is outside the window; the queue's error, of a window in device memory.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CommError> {
         self.check_range("the window", self.bytes(), offset, bytes.len())?;
+        if self.kind().is_device() {
+            return self.copy_own(bytes.as_ptr().cast_mut(), bytes.len(), |own| Op::Put {
+                source: own,
+                target: self.remote_address(self.inner.position, offset),
+                bytes: bytes.len() as u64,
+            });
+        }
         // SAFETY: the range was checked, the region lives as long as `self`, `bytes` is the caller's; that no peer
         // touches the range meanwhile is the ordering contract.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.inner.region.address().add(offset), bytes.len()) };
         Ok(())
     }
 
-    /// Reads from this rank's own part.
+    /// Reads from this rank's own part, as [`write`](Self::write) writes.
     ///
     /// # Errors
-    /// [`CommError::Misuse`] if the range is outside the window.
+    /// As [`write`](Self::write).
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CommError> {
         self.check_range("the window", self.bytes(), offset, bytes.len())?;
+        if self.kind().is_device() {
+            let count = bytes.len() as u64;
+            return self.copy_own(bytes.as_mut_ptr(), bytes.len(), |own| Op::Get {
+                source: self.remote_address(self.inner.position, offset),
+                target: own,
+                bytes: count,
+            });
+        }
         // SAFETY: as in `write`.
         unsafe { std::ptr::copy(self.inner.region.address().add(offset), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
+    }
+
+    /// Executes an operation between this rank's own part and `bytes` bytes of the caller's at `address`.
+    fn copy_own(&self, address: *mut u8, bytes: usize, op: impl FnOnce(LocalAddress) -> Op) -> Result<(), CommError> {
+        let inner = &*self.inner;
+        inner.shared.check()?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let memory = Memory { address, bytes, kind: MemoryKind::Host };
+        // SAFETY: the caller's slice lives until this returns; the region is dropped before, by which the transport has
+        // done with it.
+        let region = unsafe { inner.shared.transport().register(memory) }.wait(inner.shared.timeout())?;
+        self.post(inner.position, &[op(LocalAddress { region: region.key(), offset: 0 })])?;
+        self.drain(inner.position, Completion::Remote(Agent::Cpu))
     }
 
     /// Waits until the word at `offset` of this rank's part, which only the member at `position` writes, fulfils
@@ -252,11 +324,13 @@ impl Window {
     }
 
     fn complete(&self, position: usize, completion: Completion) -> Result<(), CommError> {
+        self.inner.shared.check()?;
+        if self.inner.host(position).is_some() { Ok(()) } else { self.drain(position, completion) }
+    }
+
+    /// Waits until what was posted for the member at `position` has come that far.
+    fn drain(&self, position: usize, completion: Completion) -> Result<(), CommError> {
         let inner = &*self.inner;
-        inner.shared.check()?;
-        if self.map(position).is_some() {
-            return Ok(());
-        }
         let peer = inner.team.member(position);
         let queue = inner.shared.queue(peer)?;
         let waited = queue.wait(queue.flush(), completion, inner.shared.timeout());

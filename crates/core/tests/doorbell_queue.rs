@@ -175,6 +175,45 @@ fn commands_without_bytes_take_their_turn() {
 }
 
 #[test]
+fn an_engine_completes_later_than_it_starts() {
+    for start in STARTS {
+        let ring = CommandRing::starting_at(4, start).expect("a power of two");
+        let post = |commands: &[u32]| shortly(|patience| ring.post(commands, patience)).expect("room");
+        let position = |slot: u64| start.wrapping_add(slot);
+        let ticket = post(&[10, 11, 12]);
+        let executor = ring.executor().expect("the only one");
+        assert!(ring.executor().is_none(), "one at a time");
+        assert_eq!(executor.command(position(0)), Ok(None), "it is not rung");
+        ring.ring(|_| {}).expect("sound");
+        let started: Vec<_> = executor.pending().expect("sound").map(|slot| slot.position).collect();
+        assert_eq!(started, [position(0), position(1), position(2)]);
+        let commands: Vec<_> = started.iter().map(|&at| executor.command(at).expect("sound")).collect();
+        assert_eq!(commands, [Some(10), Some(11), Some(12)]);
+        drop(executor);
+        assert_eq!(ring.test(ticket), Ok(false), "what was started is not complete");
+        assert_eq!(shortly(|patience| ring.post(&[13, 14], patience)).map(|_| ()), {
+            Err(ReserveError::Busy { needed: 2, free: 1 })
+        });
+        // Another thread's turn: it finds the same, and learns that two are done.
+        let mut executor = ring.executor().expect("it was given back");
+        assert_eq!(executor.command(position(0)), Ok(Some(10)));
+        executor.complete(2).expect("rung");
+        assert_eq!(executor.command(position(0)), Ok(None), "it is complete");
+        assert_eq!(executor.command(position(2)), Ok(Some(12)));
+        let second = post(&[13, 14]);
+        assert_eq!(ring.cancel(second), Ok(true));
+        ring.ring(|_| {}).expect("sound");
+        let left: Vec<_> = (2..6).map(|slot| executor.command(position(slot)).expect("sound")).collect();
+        assert_eq!(left, [Some(12), None, None, None], "cancelled, and never posted");
+        executor.complete(1).expect("rung");
+        assert_eq!((ring.test(ticket), ring.test(second)), (Ok(true), Ok(false)));
+        let poisoned = executor.fail(7);
+        assert_eq!(poisoned.fault, QueueFault::Completion { position: position(3), status: 7 });
+        assert_eq!(ring.test(second), Err(TicketError::Poisoned(poisoned)));
+    }
+}
+
+#[test]
 fn flush_changes_nothing_and_waits_for_no_reservation() {
     let queue = queue(8, u64::MAX);
     let own = post(&queue, 2);

@@ -36,6 +36,12 @@ impl Device {
         self.ordinal
     }
 
+    /// What it is called: `cuda:0`, by its number among the devices that this process sees.
+    #[must_use]
+    pub fn label(&self) -> String {
+        format!("{}:{}", self.gpu.backend().name(), self.ordinal)
+    }
+
     /// Lanes of a wave: 32 or 64.
     #[must_use]
     pub fn wave(&self) -> u32 {

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use campanile_core::GpuChoice;
+
 use crate::Backend;
 
 /// Why a vendor's library could not be had.
@@ -28,6 +30,14 @@ pub enum LoadError {
         library: String,
         /// The call that failed.
         source: CallError,
+    },
+    /// None of the backends that may be used has a device.
+    #[error("no device with CAMPANILE_GPU={choice}: {reasons}")]
+    NoDevice {
+        /// What may be used.
+        choice: GpuChoice,
+        /// Why each of them is not.
+        reasons: String,
     },
     /// The emulator was asked for something that it does not have.
     #[error("the emulator has {allowed}; {given} was given")]

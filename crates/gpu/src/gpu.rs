@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use campanile_core::GpuChoice;
+
 use crate::calls::Calls;
 use crate::emulator::{Emulation, Emulator};
 use crate::vendor::{Dialect, Vendor};
@@ -18,6 +20,29 @@ pub enum Backend {
     Hip,
     /// The CPU.
     Emulator,
+}
+
+impl Backend {
+    /// The name that devices are called by: `cuda:0`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cuda => "cuda",
+            Self::Hip => "hip",
+            Self::Emulator => "emulator",
+        }
+    }
+
+    /// Those that a choice allows, in order of preference.
+    #[must_use]
+    pub const fn of(choice: GpuChoice) -> &'static [Self] {
+        match choice {
+            GpuChoice::Auto => &[Self::Cuda, Self::Hip],
+            GpuChoice::Cuda => &[Self::Cuda],
+            GpuChoice::Hip => &[Self::Hip],
+            GpuChoice::Emulator => &[Self::Emulator],
+        }
+    }
 }
 
 impl fmt::Display for Backend {
@@ -58,6 +83,34 @@ impl Gpu {
             Backend::Hip => Ok(Self { calls: Arc::new(Vendor::open(Dialect::Hip, settings)?) }),
             Backend::Emulator => Self::emulator(Emulation::default(), settings),
         }
+    }
+
+    /// Opens the first of the allowed backends that has a device.
+    ///
+    /// ```
+    /// use campanile_core::GpuChoice;
+    /// use campanile_gpu::{Gpu, Settings};
+    ///
+    /// let gpu = Gpu::choose(GpuChoice::Emulator, &Settings::default())?;
+    /// assert_eq!(gpu.backend().name(), "emulator");
+    /// # Ok::<(), campanile_gpu::LoadError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LoadError::NoDevice`], with the reason for each backend.
+    pub fn choose(choice: GpuChoice, settings: &Settings) -> Result<Self, LoadError> {
+        let mut reasons = Vec::new();
+        for &backend in Backend::of(choice) {
+            match Self::open(backend, settings) {
+                Ok(gpu) => match gpu.calls.device_count() {
+                    Ok(0) => reasons.push(format!("{backend} sees no device")),
+                    Ok(_) => return Ok(gpu),
+                    Err(error) => reasons.push(error.to_string()),
+                },
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        Err(LoadError::NoDevice { choice, reasons: reasons.join("; ") })
     }
 
     /// Emulated devices.

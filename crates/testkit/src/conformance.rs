@@ -61,7 +61,7 @@ pub use case::{Case, Group};
 pub use finding::{Finding, Verdict};
 pub use need::Need;
 pub use report::{Outcome, Report};
-pub use runner::{RanksAre, Suite, SuiteError, run};
+pub use runner::{RanksAre, Suite, SuiteError, WindowsIn, run};
 
 /// The cases, by what they are about.
 pub static GROUPS: &[Group] = &[

@@ -189,7 +189,7 @@ impl Pending<Vec<Endpoint>> for Connecting {
     fn describe(&self) -> String {
         let missing = self.outgoing.iter().map(|(peer, _, _)| peer).chain(&self.incoming);
         let missing: Vec<_> = missing.map(ToString::to_string).collect();
-        format!("shm: connecting {} to {}", self.inner.rank(), missing.join(", "))
+        format!("{}: connecting {} to {}", self.inner.name(), self.inner.rank(), missing.join(", "))
     }
 }
 

@@ -11,15 +11,26 @@
 //! | `connect` | the hand-shake of two ranks |
 //! | `control` | the control block: one page a rank, mapped by all: sleep, heart-beat, fault |
 //! | `registry` | region keys and what they name |
+//! | `region` | memory of this rank and mappings of others', to their end |
+//! | `export` | key blobs, and the descriptors that travel beside them |
 //! | `queue` | the command ring |
+//! | `operations` | what an operation does to host memory |
+//! | `pipeline` | operations that a device's engine does, in order with those |
+//! | [`device`] | the seam to a transport that adds device memory |
 //! | `wait` | waiting for a word: spin, yield, sleep; deadlines, deaths and whom to blame |
 
 mod connect;
 mod control;
+pub mod device;
+mod export;
+mod operations;
+mod pipeline;
 mod plugin;
 mod queue;
+mod region;
 mod registry;
 mod transport;
 mod wait;
 
 pub use plugin::ShmPlugin;
+pub use transport::ShmTransport;

@@ -1,48 +1,26 @@
-//! The command ring: queue-style operations on shared memory.
+//! The command ring: queue-style operations on memory of this node.
 //!
 //! A queue is a doorbell queue ([`campanile_core::doorbell`]) in this process's memory; its engine is whoever calls
 //! `progress`, on this rank. Operations execute in order, so every signal is strong and every fence is free; what is
-//! complete has been copied, so local and remote completion are one. Addresses are keys: they are checked when an
-//! operation is posted and held while it executes, so a region that was dropped in between fails the queue and is never
-//! touched.
+//! complete has been copied, so local and remote completion are one. Where the rank has a device, operations on its
+//! memory go through a pipeline, in the same order.
 
 use std::cell::Cell;
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use campanile_core::doorbell::{
     Clock, CommandRing, Patience, Poisoned, QueueFault, ReserveError, TicketError, Written,
 };
 use campanile_core::{
-    Agent, AtomicOp, Cancelled, Completion, ControlError, Initiator, LocalAddress, Op, PostError, Queue, QueueError,
-    QueueOptions, QueueTarget, Rank, RemoteAddress, SignalAction, SignalUpdate, Ticket,
+    Agent, Cancelled, Completion, ControlError, Initiator, Op, PostError, Queue, QueueError, QueueOptions, QueueTarget,
+    Ticket,
 };
 use campanile_host::clock::now_ns;
-use campanile_host::copy::Copier;
 
-use crate::plugin::NAME;
-use crate::registry::{Pin, Registry};
+use crate::operations::{Operations, Status};
+use crate::pipeline::Pipeline;
 use crate::transport::Inner;
-
-/// What an operation can fail with when it executes; the ring carries the number.
-#[derive(Clone, Copy)]
-#[repr(u32)]
-enum Status {
-    LocalGone = 1,
-    RemoteGone = 2,
-}
-
-impl Status {
-    fn describe(status: u32) -> String {
-        match status {
-            1 => "its local region was dropped before it executed; keep a region until local completion".to_owned(),
-            2 => "its remote region was dropped before it executed; keep it until completion".to_owned(),
-            other => format!("status {other}"),
-        }
-    }
-}
 
 /// A clock that starts when it is first looked at: a post that need not wait reads no time.
 #[derive(Default)]
@@ -58,11 +36,11 @@ impl Clock for SinceFirstLook {
 }
 
 pub(crate) struct ShmQueue {
-    inner: Arc<Inner>,
     number: u64,
-    /// `Some`: only this peer's memory may be named.
-    peer: Option<Rank>,
+    operations: Operations,
     ring: CommandRing<Op>,
+    /// Where the rank has a device.
+    pipeline: Option<Pipeline>,
     /// The first failure, with its words.
     failure: OnceLock<QueueError>,
 }
@@ -74,7 +52,8 @@ impl ShmQueue {
         target: QueueTarget,
         options: QueueOptions,
     ) -> Result<Self, ControlError> {
-        let unsupported = |reason: String| ControlError::Unsupported { transport: NAME, what: "queue", reason };
+        let transport = inner.name();
+        let unsupported = |reason: String| ControlError::Unsupported { transport, what: "queue", reason };
         let peer = match target {
             QueueTarget::Peer(peer) if inner.peer(peer).is_none() => {
                 return Err(unsupported(format!("{peer} is not connected")));
@@ -92,13 +71,20 @@ impl ShmQueue {
         }
         let depth = options.depth as u32;
         let ring = CommandRing::new(depth).map_err(|error| unsupported(error.to_string()))?;
-        Ok(Self { inner, number, peer, ring, failure: OnceLock::new() })
+        let engine = inner.devices().map(|devices| devices.engine(options.depth)).transpose();
+        let pipeline = engine.map_err(unsupported)?.map(Pipeline::new);
+        Ok(Self { number, operations: Operations { inner, peer }, ring, pipeline, failure: OnceLock::new() })
     }
 
     fn failed(&self, poisoned: Poisoned) -> QueueError {
         let error = self.failure.get_or_init(|| match poisoned.fault {
             QueueFault::Completion { position, status } => {
-                QueueError::Completion { queue: self.number, position, reason: Status::describe(status) }
+                let failure = self.pipeline.as_ref().and_then(Pipeline::failure);
+                let reason = match failure.filter(|_| status == Status::Device as u32) {
+                    Some(failure) => format!("{}: {failure}", Status::describe(status)),
+                    None => Status::describe(status),
+                };
+                QueueError::Completion { queue: self.number, position, reason }
             }
             _ => QueueError::Poisoned { queue: self.number, reason: poisoned.to_string() },
         });
@@ -119,183 +105,18 @@ impl ShmQueue {
             _ => QueueError::ForeignTicket { queue: self.number, given: ticket.queue() },
         }
     }
-
-    /// Checks an operation as it is posted: keys alive, ranges inside, words aligned.
-    fn check(&self, op: &Op) -> Result<(), String> {
-        match *op {
-            Op::Put { source, target, bytes } => {
-                self.check_local(source, bytes)?;
-                self.check_remote(target, bytes)
-            }
-            Op::PutSignal { source, target, bytes, signal } => {
-                self.check_local(source, bytes)?;
-                self.check_remote(target, bytes)?;
-                self.check_word(signal.target)
-            }
-            Op::PutInline { data, target } => self.check_remote(target, data.as_slice().len() as u64),
-            Op::Signal(signal) => self.check_word(signal.target),
-            Op::Get { source, target, bytes } => {
-                self.check_remote(source, bytes)?;
-                self.check_local(target, bytes)
-            }
-            Op::Atomic { op, target } => {
-                self.check_word(target)?;
-                match op {
-                    AtomicOp::Add { .. } => Ok(()),
-                    AtomicOp::FetchAdd { result, .. }
-                    | AtomicOp::CompareSwap { result, .. }
-                    | AtomicOp::Swap { result, .. } => self.check_local(result, 8),
-                }
-            }
-            Op::Fence => Ok(()),
-            ref other => Err(format!("{:?} is not known to transport {NAME}", other.kind())),
-        }
-    }
-
-    fn check_local(&self, at: LocalAddress, bytes: u64) -> Result<(), String> {
-        check_range("local", &self.inner.locals, at.region.0, at.offset, bytes).map(|_| ())
-    }
-
-    fn check_remote(&self, at: RemoteAddress, bytes: u64) -> Result<(), String> {
-        let owner = check_range("remote", &self.inner.remotes, at.region.0, at.offset, bytes)?;
-        match self.peer {
-            Some(peer) if owner != peer => {
-                Err(format!("its remote region belongs to {owner}, the queue leads to {peer}"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_word(&self, at: RemoteAddress) -> Result<(), String> {
-        if !at.offset.is_multiple_of(8) {
-            return Err(format!("a word at offset {}; words are 8-byte aligned", at.offset));
-        }
-        self.check_remote(at, 8)
-    }
-
-    /// Executes one operation.
-    fn execute(&self, op: &Op) -> Result<(), Status> {
-        match *op {
-            Op::Put { source, target, bytes } => self.put(source, target, bytes),
-            Op::PutSignal { source, target, bytes, signal } => {
-                self.put(source, target, bytes)?;
-                self.signal(&signal)
-            }
-            Op::PutInline { data, target } => {
-                let to = self.remote(target.region.0)?;
-                let bytes = data.as_slice();
-                // SAFETY: the range was checked when it was posted, the pin keeps the mapping; races are the callers'.
-                unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.at(target.offset), bytes.len()) };
-                Ok(())
-            }
-            Op::Signal(signal) => self.signal(&signal),
-            Op::Get { source, target, bytes } => {
-                let (from, to) = (self.remote(source.region.0)?, self.local(target.region.0)?);
-                copy(to.at(target.offset), from.at(source.offset), bytes as usize);
-                Ok(())
-            }
-            Op::Atomic { op, target } => self.atomic(op, target),
-            // In order anyway. Other operations were refused when they were posted.
-            _ => Ok(()),
-        }
-    }
-
-    fn put(&self, source: LocalAddress, target: RemoteAddress, bytes: u64) -> Result<(), Status> {
-        let (from, to) = (self.local(source.region.0)?, self.remote(target.region.0)?);
-        copy(to.at(target.offset), from.at(source.offset), bytes as usize);
-        Ok(())
-    }
-
-    fn signal(&self, signal: &SignalUpdate) -> Result<(), Status> {
-        let pin = self.remote(signal.target.region.0)?;
-        let word = word(&pin, signal.target.offset);
-        match signal.action {
-            SignalAction::Set => word.store(signal.value, Ordering::Release),
-            SignalAction::Add => {
-                word.fetch_add(signal.value, Ordering::Release);
-            }
-        }
-        self.notify(pin.owner);
-        Ok(())
-    }
-
-    fn atomic(&self, op: AtomicOp, target: RemoteAddress) -> Result<(), Status> {
-        let pin = self.remote(target.region.0)?;
-        let word = word(&pin, target.offset);
-        let (old, result) = match op {
-            AtomicOp::Add { operand } => {
-                word.fetch_add(operand, Ordering::AcqRel);
-                self.notify(pin.owner);
-                return Ok(());
-            }
-            AtomicOp::FetchAdd { operand, result } => (word.fetch_add(operand, Ordering::AcqRel), result),
-            AtomicOp::CompareSwap { compare, swap, result } => {
-                let old = word.compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire);
-                (old.unwrap_or_else(|old| old), result)
-            }
-            AtomicOp::Swap { value, result } => (word.swap(value, Ordering::AcqRel), result),
-        };
-        self.notify(pin.owner);
-        let to = self.local(result.region.0)?;
-        // SAFETY: 8 bytes inside the region (checked when it was posted), pinned; any alignment is legal here.
-        unsafe { to.at(result.offset).cast::<u64>().write_unaligned(old) };
-        Ok(())
-    }
-
-    fn notify(&self, owner: Rank) {
-        if let Some(peer) = self.inner.peer(owner) {
-            peer.control().notify();
-        }
-    }
-
-    fn local(&self, key: u64) -> Result<Pin<'_>, Status> {
-        self.inner.locals.pin(key).ok_or(Status::LocalGone)
-    }
-
-    fn remote(&self, key: u64) -> Result<Pin<'_>, Status> {
-        self.inner.remotes.pin(key).ok_or(Status::RemoteGone)
-    }
-}
-
-fn check_range(side: &str, registry: &Registry, key: u64, offset: u64, bytes: u64) -> Result<Rank, String> {
-    let pin = registry.pin(key).ok_or_else(|| format!("its {side} region {key:#x} does not exist (any more)"))?;
-    if offset.checked_add(bytes).is_some_and(|end| end <= pin.bytes as u64) {
-        return Ok(pin.owner);
-    }
-    Err(format!("{bytes} bytes at offset {offset} are outside its {side} region of {} bytes", pin.bytes))
-}
-
-fn copy(to: *mut u8, from: *const u8, bytes: usize) {
-    let copier = Copier::for_bytes(bytes);
-    let distance = to.addr().abs_diff(from.addr());
-    // SAFETY: both ranges were checked when the operation was posted and are pinned; that nobody else touches them
-    // meanwhile is the ordering contract. A put inside one's own region may overlap: `ptr::copy` is for that.
-    unsafe {
-        if distance < bytes {
-            std::ptr::copy(from, to, bytes);
-        } else {
-            copier.copy(to, from, bytes);
-            copier.fence();
-        }
-    }
-}
-
-fn word<'a>(pin: &'a Pin<'_>, offset: u64) -> &'a AtomicU64 {
-    // SAFETY: 8 bytes inside the region and aligned (checked when it was posted; windows are page-aligned), pinned while
-    // `pin` lives; words are only accessed as atomics (the ordering contract).
-    unsafe { AtomicU64::from_ptr(pin.at(offset).cast()) }
 }
 
 impl Queue for ShmQueue {
     fn post(&self, ops: &[Op]) -> Result<Ticket, PostError> {
         for (index, op) in ops.iter().enumerate() {
-            self.check(op).map_err(|reason| PostError::Invalid { index, reason })?;
+            self.operations.check(op).map_err(|reason| PostError::Invalid { index, reason })?;
         }
         // What may be waited for here is an earlier producer in the middle of its publish.
         let patience = Patience {
             clock: &SinceFirstLook::default(),
-            deadline: self.inner.timeout(),
-            abort: &|| self.inner.fault().is_some(),
+            deadline: self.operations.inner.timeout(),
+            abort: &|| self.operations.inner.fault().is_some(),
             relax: &|_| std::thread::yield_now(),
         };
         let posted = self.ring.post(ops, &patience);
@@ -319,11 +140,15 @@ impl Queue for ShmQueue {
     fn test(&self, ticket: Ticket, completion: Completion) -> Result<bool, QueueError> {
         match completion {
             Completion::Local | Completion::Remote(Agent::Cpu) => {}
+            Completion::Remote(Agent::Gpu) if self.pipeline.is_some() => {}
             Completion::Remote(agent) => {
                 return Err(QueueError::Unsupported {
                     queue: self.number,
                     level: format!("{agent:?}"),
-                    reason: format!("transport {NAME} makes memory visible to CPUs"),
+                    reason: match self.pipeline {
+                        None => format!("transport {} makes memory visible to CPUs", self.operations.inner.name()),
+                        Some(_) => format!("transport {} does so to CPUs and GPUs", self.operations.inner.name()),
+                    },
                 });
             }
         }
@@ -332,8 +157,14 @@ impl Queue for ShmQueue {
     }
 
     fn progress(&self) -> Result<usize, QueueError> {
-        let run = |op: &Op| self.execute(op).map_err(|status| status as u32);
-        self.ring.execute(run).map(|done| done as usize).map_err(|poisoned| self.failed(poisoned))
+        let done = match &self.pipeline {
+            None => {
+                let run = |op: &Op| self.operations.execute(op).map_err(|status| status as u32);
+                self.ring.execute(run).map(|done| done as usize)
+            }
+            Some(pipeline) => pipeline.drive(&self.ring, &self.operations),
+        };
+        done.map_err(|poisoned| self.failed(poisoned))
     }
 
     fn cancel(&self, ticket: Ticket) -> Result<Cancelled, QueueError> {

@@ -5,10 +5,10 @@
 //! operation that touches a region holds a [`Pin`]; removing waits for the pins, so memory is never unmapped under a
 //! copy. Entries live in chunks that are allocated as needed and never move.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use campanile_core::Rank;
+use campanile_core::{Memory, Rank};
 
 const CHUNK: usize = 256;
 const CHUNKS: usize = 256;
@@ -21,6 +21,7 @@ struct Entry {
     address: AtomicPtr<u8>,
     bytes: AtomicUsize,
     owner: AtomicU32,
+    on_device: AtomicBool,
 }
 
 /// Regions by key.
@@ -44,6 +45,8 @@ pub(crate) struct Pin<'a> {
     pub(crate) bytes: usize,
     /// Whose memory it is.
     pub(crate) owner: Rank,
+    /// Whether it is memory of a device, which the CPU does not touch.
+    pub(crate) on_device: bool,
 }
 
 impl Pin<'_> {
@@ -60,7 +63,7 @@ impl Registry {
     }
 
     /// Adds a region of `owner`; `None` if there are 65536 already.
-    pub(crate) fn insert(&self, owner: Rank, address: *mut u8, bytes: usize) -> Option<u64> {
+    pub(crate) fn insert(&self, owner: Rank, memory: &Memory) -> Option<u64> {
         let index = {
             let mut free = self.free.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             match free.indexes.pop() {
@@ -74,9 +77,10 @@ impl Registry {
         };
         let chunk = self.chunks[index / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Entry::default()).collect());
         let entry = &chunk[index % CHUNK];
-        entry.address.store(address, Ordering::Relaxed);
-        entry.bytes.store(bytes, Ordering::Relaxed);
+        entry.address.store(memory.address, Ordering::Relaxed);
+        entry.bytes.store(memory.bytes, Ordering::Relaxed);
         entry.owner.store(owner.0, Ordering::Relaxed);
+        entry.on_device.store(memory.kind.is_device(), Ordering::Relaxed);
         // The index is ours alone (popped under the lock) and has no pins: only its generation changes.
         let state = entry.state.load(Ordering::Relaxed) + (1 << 32);
         entry.state.store(state, Ordering::Release);
@@ -106,6 +110,7 @@ impl Registry {
             address: entry.address.load(Ordering::Relaxed),
             bytes: entry.bytes.load(Ordering::Relaxed),
             owner: Rank(entry.owner.load(Ordering::Relaxed)),
+            on_device: entry.on_device.load(Ordering::Relaxed),
         })
     }
 
@@ -130,16 +135,22 @@ impl Drop for Pin<'_> {
 
 #[cfg(test)]
 mod tests {
+    use campanile_core::MemoryKind;
+
     use super::*;
+
+    fn host(address: usize, bytes: usize) -> Memory {
+        Memory { address: std::ptr::without_provenance_mut(address), bytes, kind: MemoryKind::Host }
+    }
 
     #[test]
     fn a_key_is_never_reused() {
         let registry = Registry::new();
-        let first = registry.insert(Rank(0), std::ptr::without_provenance_mut(64), 10).unwrap();
+        let first = registry.insert(Rank(0), &host(64, 10)).unwrap();
         assert_eq!(registry.pin(first).map(|pin| (pin.address.addr(), pin.bytes)), Some((64, 10)));
         registry.remove(first);
         assert!(registry.pin(first).is_none());
-        let second = registry.insert(Rank(0), std::ptr::without_provenance_mut(128), 20).unwrap();
+        let second = registry.insert(Rank(0), &host(128, 20)).unwrap();
         assert_ne!(first, second);
         assert_eq!(first & PINS, second & PINS, "the index is reused");
         assert!(registry.pin(first).is_none());
@@ -150,7 +161,7 @@ mod tests {
     #[test]
     fn removing_waits_for_pins() {
         let registry = Registry::new();
-        let key = registry.insert(Rank(0), std::ptr::null_mut(), 1).unwrap();
+        let key = registry.insert(Rank(0), &host(0, 1)).unwrap();
         let removed = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let pin = registry.pin(key).unwrap();
@@ -171,10 +182,9 @@ mod tests {
     #[test]
     fn the_registry_says_when_it_is_full() {
         let registry = Registry::new();
-        let keys: Vec<_> =
-            (0..CHUNK * CHUNKS).map(|_| registry.insert(Rank(0), std::ptr::null_mut(), 0).unwrap()).collect();
-        assert!(registry.insert(Rank(0), std::ptr::null_mut(), 0).is_none());
+        let keys: Vec<_> = (0..CHUNK * CHUNKS).map(|_| registry.insert(Rank(0), &host(0, 0)).unwrap()).collect();
+        assert!(registry.insert(Rank(0), &host(0, 0)).is_none());
         registry.remove(keys[7]);
-        assert!(registry.insert(Rank(0), std::ptr::null_mut(), 0).is_some());
+        assert!(registry.insert(Rank(0), &host(0, 0)).is_some());
     }
 }

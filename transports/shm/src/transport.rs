@@ -1,8 +1,7 @@
 //! One rank's end of the shared-memory transport.
 //!
 //! State is fixed after `connect`: peers by world rank, each with its control block and channel. Regions come and go
-//! through the registries. Exporting sends a descriptor down the channels of the peers that will import; importing
-//! reads them in the order in which they were sent.
+//! through the registries.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -13,28 +12,29 @@ use std::time::{Duration, Instant};
 
 use campanile_core::{
     AtomicityDomain, Caps, Completion, ControlError, Cost, DeviceView, Endpoint, Event, Fault, FaultKind, HugePages,
-    Memory, MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Pending, Queue, QueueError, QueueOptions,
-    QueueTarget, Rank, Reach, Region, RegionKey, RemoteKey, RemoteRegion, Request, Shutdown, SignalCaps, Transport,
-    TransportInfo, Wait, WaitError,
+    Memory, MemoryKind, Node, OpKind, OpenError, OpenOptions, PeerClass, Queue, QueueError, QueueOptions, QueueTarget,
+    Rank, Reach, Region, RemoteRegion, Request, Shutdown, SignalCaps, Transport, TransportInfo, Wait, WaitError,
 };
-use campanile_host::channel::{Channel, ChannelError, Listener};
+use campanile_host::channel::{Channel, Listener};
 use campanile_host::memory::{Pages, SharedMemory};
 use campanile_host::wait::SpinPolicy;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connect::{Connecting, pack_address};
 use crate::control::{CONTROL_BYTES, Control};
-use crate::plugin::{NAME, info};
+use crate::device::{Backing, Devices};
+use crate::plugin::info;
 use crate::queue::ShmQueue;
+use crate::region::{Allocation, Mapping};
 use crate::registry::Registry;
+use crate::{export, region};
 
 /// A connected rank, this one included.
 pub(crate) struct Peer {
     control: Control,
     /// `None` for this rank itself.
-    channel: Option<Channel>,
+    pub(crate) channel: Option<Channel>,
     /// Descriptors that came before they were asked for: (export number, bytes, descriptor).
-    inbox: Mutex<VecDeque<(u64, u64, OwnedFd)>>,
+    pub(crate) inbox: Mutex<VecDeque<(u64, u64, OwnedFd)>>,
     /// Whether its end was told as an event.
     told: AtomicBool,
     /// Whether this rank goes on without it.
@@ -68,7 +68,11 @@ impl Peer {
 
 /// What the transport, its requests and its queues share.
 pub(crate) struct Inner {
+    /// What the transport says of itself.
+    info: TransportInfo,
     options: OpenOptions,
+    /// The device of this rank, if the transport that stands on this one has one.
+    devices: Option<Arc<dyn Devices>>,
     spin: SpinPolicy,
     token: u64,
     listener: Listener,
@@ -77,9 +81,9 @@ pub(crate) struct Inner {
     pub(crate) locals: Registry,
     pub(crate) remotes: Registry,
     /// Number of the next export. The first is the token, so that a key blob of another transport names nothing here.
-    exports: AtomicU64,
+    pub(crate) exports: AtomicU64,
     /// This rank's allocations, so that it can import its own exports.
-    own: Mutex<Vec<(u64, Weak<Allocation>)>>,
+    pub(crate) own: Mutex<Vec<(u64, Weak<Allocation>)>>,
     queues: AtomicU64,
     ended: AtomicBool,
 }
@@ -90,41 +94,15 @@ struct Peers {
     lowest: usize,
 }
 
-/// Memory behind a local region.
-struct Allocation {
-    inner: Arc<Inner>,
-    key: u64,
-    /// `None` for the caller's own memory.
-    memory: Option<SharedMemory>,
-}
-
-impl Drop for Allocation {
-    fn drop(&mut self) {
-        self.inner.locals.remove(self.key);
-    }
-}
-
-/// A mapping behind a remote region.
-struct Mapping {
-    inner: Arc<Inner>,
-    key: u64,
-    address: *mut u8,
-    /// Keeps the mapping: its own memory, or for this rank's own region the allocation.
-    _memory: Result<SharedMemory, Arc<Allocation>>,
-}
-
-// SAFETY: the address belongs to the mapping that `_memory` keeps; access is by the ordering contract.
-unsafe impl Send for Mapping {}
-// SAFETY: as for Send; immutable.
-unsafe impl Sync for Mapping {}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        self.inner.remotes.remove(self.key);
-    }
-}
-
 impl Inner {
+    pub(crate) fn name(&self) -> &'static str {
+        self.info.name
+    }
+
+    pub(crate) fn devices(&self) -> Option<&dyn Devices> {
+        self.devices.as_deref()
+    }
+
     pub(crate) fn rank(&self) -> Rank {
         self.options.rank
     }
@@ -158,7 +136,7 @@ impl Inner {
             by_rank[rank.index()] = Some(peer);
         }
         self.peers.set(Peers { by_rank, lowest }).map_err(|_| ControlError::Unsupported {
-            transport: NAME,
+            transport: self.name(),
             what: "connect",
             reason: "it is connected already; open another transport".to_owned(),
         })
@@ -200,136 +178,6 @@ impl Inner {
         }
         first
     }
-
-    fn region(self: &Arc<Self>, memory: Memory, shared: Option<SharedMemory>) -> Result<Region, ControlError> {
-        let full = || ControlError::Memory {
-            bytes: memory.bytes,
-            kind: memory.kind,
-            reason: "65536 regions are registered already; drop some".to_owned(),
-        };
-        let key = self.locals.insert(self.rank(), memory.address, memory.bytes).ok_or_else(full)?;
-        let allocation = Arc::new(Allocation { inner: Arc::clone(self), key, memory: shared });
-        if allocation.memory.is_some() {
-            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-            own.retain(|(_, allocation)| allocation.strong_count() > 0);
-            own.push((key, Arc::downgrade(&allocation)));
-        }
-        Ok(Region::new(RegionKey(key), memory.address, memory.bytes, memory.kind, allocation))
-    }
-
-    fn remote(
-        self: &Arc<Self>,
-        peer: Rank,
-        address: *mut u8,
-        bytes: usize,
-        memory: Result<SharedMemory, Arc<Allocation>>,
-    ) -> Result<RemoteRegion, ControlError> {
-        let key = self.remotes.insert(peer, address, bytes).ok_or_else(|| ControlError::Memory {
-            bytes,
-            kind: MemoryKind::Host,
-            reason: "65536 regions are imported already; drop some".to_owned(),
-        })?;
-        let mapping = Mapping { inner: Arc::clone(self), key, address, _memory: memory };
-        Ok(RemoteRegion::new(RemoteKey(key), peer, bytes, MemoryKind::Host, Arc::new(mapping)))
-    }
-}
-
-/// The key blob of an export: number of the export (for peers), key (for this rank itself), bytes.
-#[derive(Clone, Copy)]
-struct Export {
-    number: u64,
-    key: u64,
-    bytes: u64,
-}
-
-impl Export {
-    fn to_blob(self) -> Vec<u8> {
-        [self.number, self.key, self.bytes].iter().flat_map(|word| word.to_le_bytes()).collect()
-    }
-
-    fn from_blob(blob: &[u8]) -> Option<Self> {
-        let blob: &[u8; 24] = blob.try_into().ok()?;
-        let word = |at: usize| u64::from_le_bytes(blob[at..at + 8].try_into().expect("8 bytes"));
-        Some(Self { number: word(0), key: word(8), bytes: word(16) })
-    }
-}
-
-/// An import that waits for its descriptor.
-struct Importing {
-    inner: Arc<Inner>,
-    peer: Rank,
-    export: Export,
-}
-
-impl Importing {
-    fn take(&self) -> Option<Result<OwnedFd, ControlError>> {
-        let Some((peer, channel)) = self.inner.peer(self.peer).and_then(|p| Some((p, p.channel.as_ref()?))) else {
-            let what = "importing a region before connecting to it".to_owned();
-            return Some(Err(ControlError::PeerGone { peer: self.peer, what }));
-        };
-        let mut inbox = peer.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(position) = inbox.iter().position(|(number, _, _)| *number == self.export.number) {
-                let (_, bytes, fd) = inbox.remove(position).expect("the position was just found");
-                if bytes == self.export.bytes {
-                    return Some(Ok(fd));
-                }
-                return Some(Err(self.bad(format!("its descriptor says {bytes} bytes"))));
-            }
-            match channel.recv(Instant::now()) {
-                Ok((message, Some(fd))) => match Export::from_blob(&message) {
-                    Some(export) => inbox.push_back((export.number, export.bytes, fd)),
-                    None => return Some(Err(self.bad("its message is not an export".to_owned()))),
-                },
-                Ok((_, None)) => return Some(Err(self.bad("its message carries no descriptor".to_owned()))),
-                Err(ChannelError::Timeout { .. }) => return None,
-                Err(ChannelError::Gone { .. }) => {
-                    let what = "importing its memory".to_owned();
-                    return Some(Err(ControlError::PeerGone { peer: self.peer, what }));
-                }
-                Err(error) => {
-                    let what = format!("importing memory of {}", self.peer);
-                    return Some(Err(ControlError::System { what, reason: error.to_string() }));
-                }
-            }
-        }
-    }
-
-    fn bad(&self, reason: String) -> ControlError {
-        ControlError::BadPeerData { peer: self.peer, what: "region", reason }
-    }
-}
-
-impl Pending<RemoteRegion> for Importing {
-    fn test(&mut self) -> Option<Result<RemoteRegion, ControlError>> {
-        let fd = match self.take()? {
-            Ok(fd) => fd,
-            Err(error) => return Some(Err(error)),
-        };
-        let bytes = self.export.bytes as usize;
-        Some(SharedMemory::open(fd, mapped_bytes(bytes)).map_err(|error| self.bad(error.to_string())).and_then(
-            |memory| {
-                let address = memory.as_ptr();
-                self.inner.remote(self.peer, address, bytes, Ok(memory))
-            },
-        ))
-    }
-
-    fn park(&mut self, timeout: Duration) {
-        if let Some(channel) = self.inner.peer(self.peer).and_then(|peer| peer.channel.as_ref()) {
-            // An interrupted or refused poll only means that the next test comes early.
-            let _ = poll(&mut [PollFd::new(channel, PollFlags::IN)], Timespec::try_from(timeout).ok().as_ref());
-        }
-    }
-
-    fn describe(&self) -> String {
-        format!("shm: {} importing memory of {}", self.inner.rank(), self.peer)
-    }
-}
-
-/// A window of 0 bytes is legal; memory of 0 bytes is not.
-fn mapped_bytes(bytes: usize) -> usize {
-    bytes.max(1)
 }
 
 fn pages(huge: HugePages) -> Pages {
@@ -339,16 +187,36 @@ fn pages(huge: HugePages) -> Pages {
     }
 }
 
-/// An opened transport.
-pub(crate) struct ShmTransport {
+/// An opened transport: this rank's end, and what a transport that adds [device memory](crate::device) stands on.
+pub struct ShmTransport {
     inner: Arc<Inner>,
     /// What a drain has to complete.
     live: Mutex<Vec<Weak<ShmQueue>>>,
 }
 
 impl ShmTransport {
-    pub(crate) fn open(options: OpenOptions) -> Result<Self, OpenError> {
-        let system = |reason: String| OpenError::System { transport: NAME, reason };
+    /// Opens one that has host memory only.
+    ///
+    /// # Errors
+    /// [`OpenError::System`] if the system refuses a socket or memory.
+    pub fn open(options: OpenOptions) -> Result<Self, OpenError> {
+        Self::with(info(), options, None)
+    }
+
+    /// Opens one for the transport that says `info` of itself, whose rank has `devices`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn with_devices(
+        info: TransportInfo,
+        options: OpenOptions,
+        devices: Arc<dyn Devices>,
+    ) -> Result<Self, OpenError> {
+        Self::with(info, options, Some(devices))
+    }
+
+    fn with(info: TransportInfo, options: OpenOptions, devices: Option<Arc<dyn Devices>>) -> Result<Self, OpenError> {
+        let system = |reason: String| OpenError::System { transport: info.name, reason };
         let listener = Listener::bind().map_err(|error| system(error.to_string()))?;
         let memory = SharedMemory::create("campanile-control", CONTROL_BYTES, Pages::Small)
             .map_err(|e| system(e.to_string()))?;
@@ -362,7 +230,9 @@ impl ShmTransport {
         };
         let inner = Inner {
             spin: SpinPolicy::for_ranks(options.ranks_on_node, cores),
+            info,
             options,
+            devices,
             token,
             listener,
             control: Control::new(memory),
@@ -387,7 +257,10 @@ impl ShmTransport {
             let left = self.inner.timeout().saturating_sub(start.elapsed());
             let ended = queue.wait(queue.flush(), Completion::Local, left);
             if let Err(QueueError::Timeout { state, waited, .. }) = ended {
-                return Err(ControlError::Timeout { what: format!("draining a queue of {NAME}: {state}"), waited });
+                return Err(ControlError::Timeout {
+                    what: format!("draining a queue of {}: {state}", self.inner.name()),
+                    waited,
+                });
             }
         }
         Ok(())
@@ -396,7 +269,7 @@ impl ShmTransport {
 
 impl Transport for ShmTransport {
     fn info(&self) -> TransportInfo {
-        info()
+        self.inner.info.clone()
     }
 
     fn caps(&self, class: PeerClass, memory: MemoryKind, op: OpKind) -> Option<Caps> {
@@ -437,77 +310,37 @@ impl Transport for ShmTransport {
     }
 
     fn allocate(&self, bytes: usize, kind: MemoryKind) -> Request<Region> {
-        if kind != MemoryKind::Host {
-            return Request::done(Err(ControlError::Memory {
-                bytes,
-                kind,
-                reason: format!("transport {NAME} has host memory only"),
-            }));
-        }
-        let memory =
-            SharedMemory::create("campanile-window", mapped_bytes(bytes), pages(self.inner.options.huge_pages));
-        Request::done(match memory {
-            Ok(memory) => self.inner.region(Memory { address: memory.as_ptr(), bytes, kind }, Some(memory)),
-            Err(error) => Err(ControlError::Memory { bytes, kind, reason: error.to_string() }),
-        })
+        let backing: Result<Box<dyn Backing>, String> = match (kind, self.inner.devices()) {
+            (MemoryKind::Host, _) => {
+                let pages = pages(self.inner.options.huge_pages);
+                // A window of 0 bytes is legal; memory of 0 bytes is not.
+                let memory = SharedMemory::create("campanile-window", bytes.max(1), pages);
+                memory.map(|memory| Box::new(memory) as _).map_err(|error| error.to_string())
+            }
+            (MemoryKind::Device(ordinal), Some(devices)) => devices.allocate(bytes, ordinal),
+            _ => Err(format!("transport {} has host memory only", self.inner.name())),
+        };
+        let region = backing.map_err(|reason| ControlError::Memory { bytes, kind, reason }).and_then(|backing| {
+            let memory = Memory { address: backing.address(), bytes, kind };
+            region::local(&self.inner, memory, Some(backing))
+        });
+        Request::done(region)
     }
 
     unsafe fn register(&self, memory: Memory) -> Request<Region> {
-        if memory.kind != MemoryKind::Host {
-            let reason = format!("transport {NAME} takes host memory only");
+        if memory.kind.is_device() && self.inner.devices().is_none() {
+            let reason = format!("transport {} takes host memory only", self.inner.name());
             return Request::done(Err(ControlError::Memory { bytes: memory.bytes, kind: memory.kind, reason }));
         }
-        Request::done(self.inner.region(memory, None))
+        Request::done(region::local(&self.inner, memory, None))
     }
 
     fn export(&self, region: &Region, peers: &[Rank]) -> Result<Vec<u8>, ControlError> {
-        let unsupported = |reason: String| ControlError::Unsupported { transport: NAME, what: "export", reason };
-        let memory = region.keeper().downcast_ref::<Allocation>().and_then(|allocation| allocation.memory.as_ref());
-        let memory = memory.ok_or_else(|| {
-            unsupported("memory that was registered cannot be shared with other processes; allocate it".to_owned())
-        })?;
-        let number = self.inner.exports.fetch_add(1, Ordering::Relaxed);
-        let blob = Export { number, key: region.key().0, bytes: region.bytes() as u64 }.to_blob();
-        for &rank in peers {
-            let peer = self.inner.peer(rank).ok_or_else(|| unsupported(format!("{rank} is not connected")))?;
-            let Some(channel) = &peer.channel else { continue };
-            channel.send(&blob, Some(memory.fd()), Instant::now() + self.inner.timeout()).map_err(
-                |error| match error {
-                    ChannelError::Gone { .. } => {
-                        ControlError::PeerGone { peer: rank, what: "exporting memory to it".to_owned() }
-                    }
-                    error => {
-                        ControlError::System { what: format!("exporting memory to {rank}"), reason: error.to_string() }
-                    }
-                },
-            )?;
-        }
-        Ok(blob)
+        export::export(&self.inner, region, peers)
     }
 
     fn import(&self, peer: Rank, blob: &[u8]) -> Request<RemoteRegion> {
-        let Some(export) = Export::from_blob(blob) else {
-            let reason = format!("a key blob of this transport has 24 bytes, this one {}", blob.len());
-            return Request::done(Err(ControlError::BadPeerData { peer, what: "key blob", reason }));
-        };
-        let inner = Arc::clone(&self.inner);
-        if peer != inner.rank() {
-            return Request::pending(Importing { inner, peer, export });
-        }
-        let exported = inner.exports.load(Ordering::Relaxed).wrapping_sub(inner.token);
-        let ours = export.number.wrapping_sub(inner.token) < exported;
-        let own = inner.own.lock().unwrap_or_else(PoisonError::into_inner);
-        let found =
-            own.iter().find(|(key, _)| ours && *key == export.key).and_then(|(_, allocation)| allocation.upgrade());
-        drop(own);
-        let address = found.as_ref().and_then(|allocation| Some(allocation.memory.as_ref()?.as_ptr()));
-        Request::done(match (found, address) {
-            (Some(allocation), Some(address)) => inner.remote(peer, address, export.bytes as usize, Err(allocation)),
-            _ => {
-                let reason = "it names no region of this rank, or one that is gone".to_owned();
-                Err(ControlError::BadPeerData { peer, what: "key blob", reason })
-            }
-        })
+        export::import(&self.inner, peer, blob)
     }
 
     fn queue(&self, target: QueueTarget, options: QueueOptions) -> Result<Arc<dyn Queue>, ControlError> {
@@ -532,7 +365,7 @@ impl Transport for ShmTransport {
 
     fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError> {
         Err(ControlError::Unsupported {
-            transport: NAME,
+            transport: self.inner.name(),
             what: "device view",
             reason: format!("its queues are executed by a CPU; {device} kernels cannot post to them"),
         })

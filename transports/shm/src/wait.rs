@@ -1,4 +1,4 @@
-//! Waiting for a word: spin, then yield, then sleep; deadlines, deaths, and whom to blame.
+//! Waiting for a word, in host memory or of a device: spin, then yield, then sleep; deadlines, deaths, and whom to blame.
 //!
 //! The fast path is a load. While spinning nothing else is looked at; from the first yield on the waiter says in its
 //! control block whom it waits for, and looks at the job's fault word at every step, at the peer's life and the clock at every
@@ -14,6 +14,7 @@ use campanile_core::{Fault, FaultKind, Rank, Wait, WaitError, WaitState};
 use campanile_host::clock::now_ns;
 use campanile_host::wait::{Step, Waiter};
 
+use crate::device::Devices;
 use crate::transport::{Inner, Peer};
 
 /// Yields between two looks at what costs a system call.
@@ -22,25 +23,63 @@ const LOOK_EVERY: u32 = 64;
 /// Generous, because eight ranks may share a core with other jobs.
 const STALE: Duration = Duration::from_millis(250);
 
+/// A word that is waited for.
+trait Word {
+    /// Whether a look costs no more than a load, so that spinning on it is worth it.
+    const IS_NEAR: bool;
+
+    /// Its value, which may have taken a bounded time to get.
+    fn load(&self) -> Result<u64, String>;
+}
+
+impl Word for &AtomicU64 {
+    const IS_NEAR: bool = true;
+
+    #[inline]
+    fn load(&self) -> Result<u64, String> {
+        Ok(AtomicU64::load(self, Ordering::Acquire))
+    }
+}
+
+/// A word in device memory.
+struct Far<'a> {
+    devices: &'a dyn Devices,
+    word: *const u8,
+}
+
+impl Word for Far<'_> {
+    const IS_NEAR: bool = false;
+
+    fn load(&self) -> Result<u64, String> {
+        // SAFETY: inside a region and aligned (`place`), which lives as long as the wait borrows it.
+        unsafe { self.devices.load(self.word) }
+    }
+}
+
 #[inline]
 pub(crate) fn signal_wait(inner: &Inner, wait: &Wait<'_>) -> Result<u64, WaitError> {
-    let word = word(wait)?;
+    let place = place(wait)?;
+    if let (true, Some(devices)) = (wait.region.kind().is_device(), inner.devices()) {
+        return slow(inner, wait, &Far { devices, word: place });
+    }
+    // SAFETY: inside the region and aligned (`place`), and alive as long as `wait` borrows the region; words are only
+    // accessed as atomics (the ordering contract).
+    let word = unsafe { AtomicU64::from_ptr(place.cast()) };
     let seen = word.load(Ordering::Acquire);
     if wait.condition.holds(seen) {
         return Ok(seen);
     }
-    slow(inner, wait, word)
+    slow(inner, wait, &word)
 }
 
-fn word<'a>(wait: &Wait<'a>) -> Result<&'a AtomicU64, WaitError> {
+/// Where the word is. Regions begin at a page, so that it is aligned if its offset is.
+fn place(wait: &Wait<'_>) -> Result<*mut u8, WaitError> {
     let (offset, bytes) = (wait.offset, wait.region.bytes());
     if !offset.is_multiple_of(8) || offset >= bytes || bytes - offset < 8 {
         let reason = format!("a word at {offset} of a region of {bytes} bytes: offsets are multiples of 8 inside it");
         return Err(WaitError::Invalid { operation: wait.operation, reason });
     }
-    // SAFETY: inside the region and aligned (checked; regions are page-aligned), and alive as long as `wait` borrows
-    // the region; words are only accessed as atomics (the ordering contract).
-    Ok(unsafe { AtomicU64::from_ptr(wait.region.address().add(offset).cast()) })
+    Ok(wait.region.address().wrapping_add(offset))
 }
 
 /// Takes back what this rank's control block says when the wait ends, however it ends.
@@ -53,7 +92,16 @@ impl Drop for Announced<'_> {
 }
 
 #[cold]
-fn slow(inner: &Inner, wait: &Wait<'_>, word: &AtomicU64) -> Result<u64, WaitError> {
+fn slow<W: Word>(inner: &Inner, wait: &Wait<'_>, word: &W) -> Result<u64, WaitError> {
+    // A device that cannot be read ends the job, by this rank's name.
+    let load = || {
+        word.load().map_err(|reason| {
+            let rank = inner.rank();
+            tracing::error!(rank = rank.0, operation = wait.operation, reason, "a word cannot be read");
+            let fault = inner.report(Fault { culprit: rank, kind: FaultKind::Failed, reporter: rank });
+            failed(inner, wait, fault, 0)
+        })
+    };
     let peer = inner.peer(wait.peer).ok_or_else(|| WaitError::Invalid {
         operation: wait.operation,
         reason: format!("{} is not connected", wait.peer),
@@ -65,12 +113,12 @@ fn slow(inner: &Inner, wait: &Wait<'_>, word: &AtomicU64) -> Result<u64, WaitErr
     let mut waiter = Waiter::new(inner.spin());
     let (mut seen, mut step);
     loop {
-        seen = word.load(Ordering::Acquire);
+        seen = load()?;
         if wait.condition.holds(seen) {
             return Ok(seen);
         }
         step = waiter.step();
-        if step != Step::Spin {
+        if step != Step::Spin || !W::IS_NEAR {
             break;
         }
         std::hint::spin_loop();
@@ -84,7 +132,7 @@ fn slow(inner: &Inner, wait: &Wait<'_>, word: &AtomicU64) -> Result<u64, WaitErr
     let mut yields = 0;
     loop {
         if let Some(fault) = inner.fault() {
-            seen = word.load(Ordering::Acquire);
+            seen = load()?;
             if wait.condition.holds(seen) {
                 return Ok(seen);
             }
@@ -92,7 +140,7 @@ fn slow(inner: &Inner, wait: &Wait<'_>, word: &AtomicU64) -> Result<u64, WaitErr
         }
         let look = match step {
             Step::Sleep(slice) => {
-                control.sleep(slice, || wait.condition.holds(word.load(Ordering::Acquire)) || inner.fault().is_some());
+                control.sleep(slice, || wait.condition.holds(load().unwrap_or(seen)) || inner.fault().is_some());
                 true
             }
             Step::Yield | Step::Spin => {
@@ -101,7 +149,7 @@ fn slow(inner: &Inner, wait: &Wait<'_>, word: &AtomicU64) -> Result<u64, WaitErr
                 yields % LOOK_EVERY == 0
             }
         };
-        seen = word.load(Ordering::Acquire);
+        seen = load()?;
         if wait.condition.holds(seen) {
             return Ok(seen);
         }
@@ -110,7 +158,7 @@ fn slow(inner: &Inner, wait: &Wait<'_>, word: &AtomicU64) -> Result<u64, WaitErr
             control.set_waiting(wait.peer, now);
             if let Some(kind) = peer.gone() {
                 // It may have signalled before it went.
-                seen = word.load(Ordering::Acquire);
+                seen = load()?;
                 if wait.condition.holds(seen) {
                     return Ok(seen);
                 }

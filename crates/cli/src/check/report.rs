@@ -102,6 +102,8 @@ pub struct Report {
     pub ranks: usize,
     /// What they were.
     pub ranks_as: &'static str,
+    /// What their windows were in.
+    pub windows: &'static str,
     /// Where random delays and bytes came from.
     pub seed: u64,
     /// Upper bound of every wait.
@@ -165,8 +167,8 @@ impl Report {
 
     fn text(&self) -> String {
         let mut text = format!(
-            "transport {} {}, {} ranks as {}, waits of at most {} s, seed {}\n\n",
-            self.transport, self.version, self.ranks, self.ranks_as, self.timeout_s, self.seed
+            "transport {} {}, {} ranks as {}, windows in {} memory, waits of at most {} s, seed {}\n\n",
+            self.transport, self.version, self.ranks, self.ranks_as, self.windows, self.timeout_s, self.seed
         );
         for group in GROUPS {
             let cases: Vec<_> = self.cases.iter().filter(|case| case.group == group.name).collect();
@@ -266,6 +268,7 @@ mod tests {
             version: "1",
             ranks: 3,
             ranks_as: "threads",
+            windows: "host",
             seed: 7,
             timeout_s: 2.0,
             seconds: 4.5,
@@ -273,7 +276,7 @@ mod tests {
         };
         let text = report.text();
         for line in [
-            "transport shm 1, 3 ranks as threads, waits of at most 2 s, seed 7",
+            "transport shm 1, 3 ranks as threads, windows in host memory, waits of at most 2 s, seed 7",
             "  control     1 passed, 1 failed, 1 not applicable        4.5 s",
             "failed: all_ranks_connect (control)",
             "  job: expected water\n       saw fire",

@@ -116,6 +116,18 @@ choices! {
         Never = "never",
     }
 
+    /// Whose devices are used.
+    GpuChoice: "CAMPANILE_GPU" {
+        /// Those of CUDA and HIP, where their libraries are.
+        Auto = "auto",
+        /// NVIDIA's.
+        Cuda = "cuda",
+        /// AMD's.
+        Hip = "hip",
+        /// Emulated ones.
+        Emulator = "emulator",
+    }
+
     /// Schedule of MoE dispatch and combine.
     MoeMode: "CAMPANILE_MOE_MODE" {
         /// By the number of tokens of the call.

@@ -5,6 +5,7 @@ use core::mem::MaybeUninit;
 
 use super::counter::{Rung, Written, distance};
 use super::error::{DepthError, Poisoned, ReserveError, TicketError};
+use super::executor::Executor;
 use super::fault::QueueFault;
 use super::patience::Patience;
 use super::reservation::{Reservation, Slot, Slots, Wrap};
@@ -173,6 +174,34 @@ impl<T: Copy + Send> CommandRing<T> {
         Ok(executed)
     }
 
+    /// Takes the role of the executor, if it is free: for an engine that starts commands and learns later what it has
+    /// finished. [`execute`](Self::execute) is for one that finishes each command before the next.
+    ///
+    /// ```
+    /// # use campanile_core::doorbell::{Clock, CommandRing, Patience};
+    /// # use std::time::Duration;
+    /// # struct Still;
+    /// # impl Clock for Still { fn now(&self) -> Duration { Duration::ZERO } }
+    /// # let patience = Patience { clock: &Still, deadline: Duration::MAX, abort: &|| false, relax: &|_| {} };
+    /// let ring = CommandRing::new(8)?;
+    /// let ticket = ring.post(&["copy", "mark"], &patience)?;
+    /// ring.ring(|_| ())?;
+    /// let mut executor = ring.executor().expect("nobody else executes");
+    /// let mut started = Vec::new();
+    /// for slot in executor.pending()? {
+    ///     started.extend(executor.command(slot.position)?);
+    /// }
+    /// assert_eq!(started, ["copy", "mark"]);
+    /// assert!(!ring.test(ticket)?);
+    /// // The engine says that both are done.
+    /// executor.complete(2)?;
+    /// assert!(ring.test(ticket)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn executor(&self) -> Option<RingExecutor<'_, T>> {
+        Some(RingExecutor { ring: self, executor: self.queue.executor()? })
+    }
+
     /// Asks that the post whose ticket this is be not executed: best effort. `false` if it is complete already.
     ///
     /// After `true` the ticket still completes in its turn, and a leading part of the list may have run, up to all of it:
@@ -252,6 +281,57 @@ impl<T: Copy + Send> CommandRing<T> {
     /// See [`DoorbellQueue::state`].
     pub fn state(&self) -> QueueState {
         self.queue.state()
+    }
+}
+
+/// The exclusive right to execute the commands of a [`CommandRing`]; given back when dropped.
+#[derive(Debug)]
+pub struct RingExecutor<'r, T> {
+    ring: &'r CommandRing<T>,
+    executor: Executor<'r>,
+}
+
+impl<T: Copy + Send> RingExecutor<'_, T> {
+    /// See [`Executor::pending`].
+    ///
+    /// # Errors
+    /// [`Poisoned`].
+    pub fn pending(&self) -> Result<Slots, Poisoned> {
+        self.executor.pending()
+    }
+
+    /// The command of the slot at `position`; `None` if it was cancelled, or is not pending.
+    ///
+    /// # Errors
+    /// [`Poisoned`].
+    pub fn command(&self, position: u64) -> Result<Option<T>, Poisoned> {
+        let pending = self.pending()?;
+        let count = pending.len() as i64;
+        let is_pending = |first: Slot| (0..count).contains(&distance(position, first.position));
+        if !pending.clone().next().is_some_and(is_pending) {
+            return Ok(None);
+        }
+        let command = &self.ring.commands[position as usize & (self.ring.commands.len() - 1)];
+        // Acquire: as in `CommandRing::execute`.
+        if command.cancelled.load(Ordering::Acquire) == position {
+            return Ok(None);
+        }
+        // SAFETY: rung and not completed: as in `CommandRing::execute`.
+        Ok(Some(command.operation.with(|operation| unsafe { (*operation).assume_init() })))
+    }
+
+    /// See [`Executor::complete`].
+    ///
+    /// # Errors
+    /// [`Poisoned`].
+    pub fn complete(&mut self, slots: u32) -> Result<(), Poisoned> {
+        self.executor.complete(slots).map(|_| ())
+    }
+
+    /// See [`Executor::fail`].
+    #[cold]
+    pub fn fail(self, status: u32) -> Poisoned {
+        self.executor.fail(status)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::agreement::Able;
 use super::{Candidate, Peer, Policy, rank};
-use crate::{MemoryKind, OpKind, OpenOptions, Shutdown, Transport, TransportInfo, TransportPlugin};
+use crate::{MemoryKind, OpKind, OpenOptions, Probed, Shutdown, Transport, TransportInfo, TransportPlugin};
 
 /// The size at which transports are compared, in bytes: a few rows of a model's hidden state, where neither latency nor
 /// bandwidth alone decides.
@@ -22,16 +22,16 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens `device` of a transport, its first usable one if that is empty, and asks it about all peers.
+    /// Opens `device` of a transport, [that of this rank](Probed::of_rank) if it is empty, and asks it about all peers.
     pub fn open(plugin: &dyn TransportPlugin, device: &str, options: OpenOptions, peers: &[Peer]) -> Self {
         let TransportInfo { name, version, .. } = plugin.info();
         let devices = plugin.probe();
-        let usable = devices.iter().find(|probed| probed.usable.is_ok()).map(|probed| probed.device.clone());
-        let device = if device.is_empty() { usable } else { Some(device.to_owned()) };
+        let lower = peers.iter().filter(|peer| peer.rank < options.rank && peer.node == options.node);
+        let device = if device.is_empty() { Probed::of_rank(&devices, lower.count()) } else { Some(device) };
         let transport = match device {
-            Some(device) => plugin.open(&device, options).map_err(|error| error.to_string()),
+            Some(device) => plugin.open(device, options).map_err(|error| error.to_string()),
             None => {
-                let reason = |probed: &crate::Probed| match &probed.usable {
+                let reason = |probed: &Probed| match &probed.usable {
                     Ok(_) => None,
                     Err(reason) => Some(format!("{}: {reason}", probed.device)),
                 };

@@ -269,14 +269,17 @@ impl Calls for Vendor {
     }
 
     unsafe fn stream_destroy(&self, stream: StreamHandle) -> Result<()> {
+        self.enter(stream.device)?;
         unsafe { self.driver.stream_destroy(stream.raw) }
     }
 
     unsafe fn stream_synchronize(&self, stream: StreamHandle) -> Result<()> {
+        self.enter(stream.device)?;
         unsafe { self.driver.stream_synchronize(stream.raw) }
     }
 
     unsafe fn stream_done(&self, stream: StreamHandle) -> Result<bool> {
+        self.enter(stream.device)?;
         Self::done(unsafe { self.driver.stream_query(stream.raw) })
     }
 

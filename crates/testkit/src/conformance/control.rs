@@ -39,7 +39,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "a_part_of_the_ranks_connects",
             "all ranks but one connect and signal; the one that was left out is unknown to them",
-            &[Need::Ranks(3), Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Ranks(3), Need::Op(OpKind::PutSignal), Need::Signals],
             a_part_connects,
         ),
         Case::new(
@@ -186,17 +186,20 @@ fn a_part_connects(stage: &Stage) -> Proof {
         let target = QueueTarget::Peer(Rank::new(out));
         refused(transport.queue(target, options), "a queue to the rank that was left out to be refused")?;
 
-        let region = transport.allocate(64, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+        // A word for each rank.
+        let region = transport.allocate(8 * stage.ranks(), stage.memory()).wait(stage.timeout()).expected("memory")?;
+        let caps = transport.caps(PeerClass::Own, stage.memory(), OpKind::PutSignal);
+        let sets = caps.is_some_and(|caps| caps.signal.set);
         let audience: Vec<_> = members.iter().map(|&peer| Rank::new(peer)).collect();
         let blob = transport.export(&region, &audience).expected("an export")?;
         let blobs = stage.exchange_among(&members, &blob)?;
-        let add = |(&peer, blob): (&usize, &Vec<u8>)| -> Proof {
+        let signal = |(&peer, blob): (&usize, &Vec<u8>)| -> Proof {
             let remote = transport.import(Rank::new(peer), blob).wait(stage.timeout()).expected("an import")?;
             let target = QueueTarget::Peer(Rank::new(peer));
             let queue = transport.queue(target, options).expected("a queue")?;
             let signal = SignalUpdate {
-                target: RemoteAddress { region: remote.key(), offset: 0 },
-                action: SignalAction::Add,
+                target: RemoteAddress { region: remote.key(), offset: 8 * stage.rank() as u64 },
+                action: if sets { SignalAction::Set } else { SignalAction::Add },
                 value: 1,
                 strength: Strength::Strong,
             };
@@ -204,11 +207,12 @@ fn a_part_connects(stage: &Stage) -> Proof {
             let level = Completion::Remote(Agent::Cpu);
             queue.wait(ticket, level, stage.timeout()).expected("remote completion")
         };
-        members.iter().zip(&blobs).try_for_each(add)?;
+        members.iter().zip(&blobs).try_for_each(signal)?;
         stage.meet_among(&members)?;
-        // SAFETY: the first word of a region of 64 bytes that lives; all have said that their signals are complete.
-        let seen = unsafe { region.address().cast::<u64>().read() };
-        same("signals of all that connected", seen, members.len() as u64)?;
+        let window = Window::alone(stage, &*transport, region)?;
+        for &member in &members {
+            same(&format!("signals of rank {member}"), window.load(8 * member)?, 1)?;
+        }
         stage.meet_among(&members)?;
     }
     Ok(())
@@ -221,14 +225,14 @@ fn memory_is_zeroed(stage: &Stage) -> Proof {
         // Twice: the second may get the pages of the first.
         for _ in 0..2 {
             let window = Window::new(stage, &*transport, bytes)?;
-            let other = transport.allocate(bytes, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+            let other = transport.allocate(bytes, stage.memory()).wait(stage.timeout()).expected("memory")?;
             same("bytes of the region", window.region.bytes(), bytes)?;
-            same("its kind", window.region.kind(), MemoryKind::Host)?;
+            same("its kind", window.region.kind(), stage.memory())?;
             let sizes: Vec<_> = window.remotes.iter().map(|remote| (remote.peer(), remote.bytes())).collect();
             same("what was imported", sizes, (0..stage.ranks()).map(|rank| (Rank::new(rank), bytes)).collect())?;
             require(other.key() != window.region.key(), "two keys", || format!("{:?} twice", other.key()))?;
-            require(window.read(0, bytes).iter().all(|byte| *byte == 0), "zeroes", || "other bytes".to_owned())?;
-            window.write(0, &vec![0xff; bytes]);
+            require(window.read(0, bytes)?.iter().all(|byte| *byte == 0), "zeroes", || "other bytes".to_owned())?;
+            window.write(0, &vec![0xff; bytes])?;
             stage.meet()?;
         }
     }
@@ -262,7 +266,7 @@ fn an_empty_region(stage: &Stage) -> Proof {
 
 fn an_export_to_some(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
-    let region = me.transport.allocate(4096, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+    let region = me.transport.allocate(4096, stage.memory()).wait(stage.timeout()).expected("memory")?;
     let blob = match stage.rank() {
         0 => me.transport.export(&region, &[Rank(1)]).expected("an export to one peer")?,
         _ => Vec::new(),
@@ -271,7 +275,7 @@ fn an_export_to_some(stage: &Stage) -> Proof {
     let bytes = pattern(7, 1000);
     if stage.rank() == 1 {
         let remote = me.transport.import(Rank(0), &blob).wait(stage.timeout()).expected("an import")?;
-        me.window.write(0, &bytes);
+        me.window.write(0, &bytes)?;
         let target = RemoteAddress { region: remote.key(), offset: 96 };
         let queue = me.queue(0, 4)?;
         me.execute(&*queue, &[Op::Put { source: me.window.local(0), target, bytes: 1000 }])?;
@@ -282,9 +286,8 @@ fn an_export_to_some(stage: &Stage) -> Proof {
     }
     stage.meet()?;
     if stage.rank() == 0 {
-        // SAFETY: 1000 bytes at 96 of a region of 4096 that lives; rank 1 has said that its put is complete.
-        let seen = unsafe { std::slice::from_raw_parts(region.address().add(96), 1000) };
-        same_bytes("what the peer wrote", seen, &bytes)?;
+        let seen = Window::alone(stage, &*me.transport, region)?.read(96, 1000)?;
+        same_bytes("what the peer wrote", &seen, &bytes)?;
     }
     me.end()
 }
@@ -306,7 +309,7 @@ fn a_former_key_blob(stage: &Stage) -> Proof {
     let world = || -> Proof<_> {
         let transport = stage.open()?;
         stage.connect(&*transport)?;
-        let region = transport.allocate(4096, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+        let region = transport.allocate(4096, stage.memory()).wait(stage.timeout()).expected("memory")?;
         let blobs = stage.exchange(&transport.export(&region, &everyone).expected("an export")?)?;
         Ok((transport, region, blobs))
     };
@@ -346,8 +349,8 @@ fn a_dropped_request(stage: &Stage) -> Proof {
     let peers: Vec<_> = addresses.into_iter().enumerate().map(|(peer, a)| (Rank::new(peer), a)).collect();
     drop(transport.connect(&peers));
     stage.connect(&*transport)?;
-    drop(transport.allocate(4096, MemoryKind::Host));
-    let region = transport.allocate(4096, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+    drop(transport.allocate(4096, stage.memory()));
+    let region = transport.allocate(4096, stage.memory()).wait(stage.timeout()).expected("memory")?;
     let everyone: Vec<_> = (0..stage.ranks()).map(Rank::new).collect();
     let blobs = stage.exchange(&transport.export(&region, &everyone).expected("an export")?)?;
     for (peer, blob) in blobs.iter().enumerate() {
@@ -371,7 +374,7 @@ fn recreated_regions(stage: &Stage) -> Proof {
     let everyone: Vec<_> = (0..stage.ranks()).map(Rank::new).collect();
     let mut before = None;
     for round in 0..=ROUNDS {
-        let made = (0..EACH).map(|_| me.transport.allocate(4096, MemoryKind::Host).wait(stage.timeout()));
+        let made = (0..EACH).map(|_| me.transport.allocate(4096, stage.memory()).wait(stage.timeout()));
         let regions = made.collect::<Result<Vec<_>, _>>().expected("memory")?;
         let mut blobs = Vec::new();
         for region in &regions {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use campanile_core::{
-    Agent, Completion, Condition, ControlError, Event, Fault, FaultKind, MemoryKind, Op, OpKind, PostError, QueueError,
-    Rank, Shutdown, Strength, WaitError,
+    Agent, Completion, Condition, ControlError, Event, Fault, FaultKind, Op, OpKind, PostError, QueueError, Rank,
+    Shutdown, Strength, WaitError,
 };
 
 use super::case::{Case, Group};
@@ -270,7 +270,7 @@ fn death_with_operations_queued(stage: &Stage) -> Proof {
 fn death_during_export_and_import(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let victim = last(stage);
-    let region = me.transport.allocate(4096, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+    let region = me.transport.allocate(4096, stage.memory()).wait(stage.timeout()).expected("memory")?;
     let everyone: Vec<_> = (0..stage.ranks()).map(Rank::new).collect();
     let (mut told, mut kept) = (Vec::new(), Vec::new());
     if stage.rank() == victim {

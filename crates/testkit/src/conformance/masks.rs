@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use campanile_core::{
-    CommOptions, Communicator, Condition, Event, Fault, FaultKind, MemoryKind, Op, OpKind, Rank, Strength, WaitError,
+    CommOptions, Communicator, Condition, Event, Fault, FaultKind, Op, OpKind, Rank, Strength, WaitError,
 };
 
 use super::case::{Case, Group};
@@ -184,7 +184,7 @@ fn a_communicator_goes_on(stage: &Stage) -> Proof {
         ..CommOptions::default()
     };
     let comm = Communicator::new(stage.bootstrap(), stage.suite().plugin, options).expected("a communicator")?;
-    let window = comm.window(4096, MemoryKind::Host).expected("a window")?;
+    let window = comm.window(4096, stage.memory()).expected("a window")?;
     let victim = last(stage);
     // A fault ends every exchange that is not over: nobody dies while another still makes its window.
     stage.meet()?;
@@ -197,7 +197,7 @@ fn a_communicator_goes_on(stage: &Stage) -> Proof {
     stage.meet_among(&survivors(stage, victim))?;
     let survivors = comm.mask(&[victim]).expected("a communicator over the survivors")?;
     same("its ranks", survivors.ranks(), stage.ranks() - 1)?;
-    let window = survivors.window(4096, MemoryKind::Host).expected("a window of the survivors")?;
+    let window = survivors.window(4096, stage.memory()).expected("a window of the survivors")?;
     let (to, ranks) = ((survivors.rank() + 1) % survivors.ranks(), survivors.ranks());
     let from = (survivors.rank() + ranks - 1) % ranks;
     for round in 1..=20 {

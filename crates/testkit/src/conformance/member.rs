@@ -1,12 +1,11 @@
 //! A member: one connected rank of a case, with a window that all reach.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use campanile_core::{
-    Agent, Caps, Completion, Condition, Endpoint, MemoryKind, Op, OpKind, PostError, Queue, QueueOptions, QueueTarget,
-    Rank, Shutdown, SignalAction, SignalUpdate, Strength, Ticket, Transport, Wait, WaitError,
+    Agent, Caps, Completion, Condition, Endpoint, Op, OpKind, PostError, Queue, QueueOptions, QueueTarget, Rank,
+    Shutdown, SignalAction, SignalUpdate, Strength, Ticket, Transport, Wait, WaitError,
 };
 use campanile_host::process::Pidfd;
 
@@ -48,7 +47,7 @@ impl<'a> Member<'a> {
     /// What the transport claims of an operation on a peer's memory. Cases ask for what they need first.
     pub(super) fn caps(&self, peer: usize, op: OpKind) -> Proof<Caps> {
         let class = self.endpoints[peer].class;
-        let caps = self.transport.caps(class, MemoryKind::Host, op);
+        let caps = self.transport.caps(class, self.stage.memory(), op);
         caps.ok_or_else(|| failed(format!("caps of {op:?} for a peer that is {class}"), "none"))
     }
 
@@ -73,6 +72,15 @@ impl<'a> Member<'a> {
 
     pub(super) fn add(&self, peer: usize, at: usize, value: u64) -> SignalUpdate {
         SignalUpdate { action: SignalAction::Add, ..self.set(peer, at, value, Strength::Strong) }
+    }
+
+    /// A signal that brings a word, which this queue alone changes, from `from` to `by` more: an addition where the
+    /// transport has one, so that what is done twice shows.
+    pub(super) fn raise(&self, peer: usize, at: usize, from: u64, by: u64) -> Proof<SignalUpdate> {
+        Ok(match self.caps(peer, OpKind::PutSignal)?.signal.add {
+            true => self.add(peer, at, by),
+            false => self.set(peer, at, from.wrapping_add(by), Strength::Strong),
+        })
     }
 
     /// Posts, making room while the queue is busy.
@@ -107,8 +115,19 @@ impl<'a> Member<'a> {
     }
 
     pub(super) fn wait_for(&self, peer: usize, at: usize, condition: Condition) -> Result<u64, WaitError> {
+        self.wait_in(&self.window, peer, at, condition)
+    }
+
+    /// As [`wait_for`](Self::wait_for), of another window.
+    pub(super) fn wait_in(
+        &self,
+        window: &Window,
+        peer: usize,
+        at: usize,
+        condition: Condition,
+    ) -> Result<u64, WaitError> {
         self.transport.signal_wait(&Wait {
-            region: &self.window.region,
+            region: &window.region,
             offset: at,
             condition,
             peer: Rank::new(peer),
@@ -126,8 +145,8 @@ impl<'a> Member<'a> {
     /// As [`arrived`](Self::arrived), but looks at the word by itself first, for a while: a waiter that the transport wakes may
     /// come too late to see what is not there yet.
     pub(super) fn arrived_soon(&self, peer: usize, at: usize, value: u64) -> Proof<u64> {
-        for _ in 0..20_000 {
-            let seen = self.window.word(at).load(Ordering::Acquire);
+        for _ in 0..if self.window.is_near() { 20_000 } else { 20 } {
+            let seen = self.window.load(at)?;
             if Condition::AtLeast(value).holds(seen) {
                 return Ok(seen);
             }

@@ -3,7 +3,8 @@
 use std::alloc::Layout;
 
 use campanile_core::{
-    Completion, Inline, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, Rank, RemoteAddress, Strength,
+    Completion, Condition, Inline, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, Rank, RemoteAddress,
+    SignalUpdate, Strength,
 };
 
 use super::case::{Case, Group};
@@ -32,7 +33,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "put_signals_of_every_size",
             "a put with a signal moves its bytes and signals exactly once, also with 0 bytes",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             put_signals_of_every_size,
         ),
         Case::new(
@@ -46,6 +47,19 @@ pub(super) const GROUP: Group = Group {
             "all ranks put to all others at once, on many queues, and nothing is mixed up",
             &[Need::Op(OpKind::PutSignal), Need::SignalSet],
             everyone_to_everyone,
+        ),
+        Case::new(
+            "host_and_device_memory_in_one_list",
+            "a list moves bytes between host and device memory both ways, in order, and its signals cover both",
+            &[
+                Need::DeviceMemory,
+                Need::Op(OpKind::Put),
+                Need::Op(OpKind::Get),
+                Need::Op(OpKind::PutSignal),
+                Need::Op(OpKind::Fence),
+                Need::SignalSet,
+            ],
+            host_and_device_memory,
         ),
         Case::new(
             "offsets_beyond_4_gib_here",
@@ -110,13 +124,13 @@ fn puts_of_every_size(stage: &Stage) -> Proof {
         let queue = me.queue(peer, 16)?;
         for (number, (bytes, source, to)) in shapes(caps.alignment, caps.max_bytes).enumerate() {
             let at = GUARD + to;
-            me.window.write(source, &pattern((stage.rank() << 16 | number) as u64, bytes));
-            me.window.write(half, &vec![0xee; at + bytes + GUARD]);
+            me.window.write(source, &pattern((stage.rank() << 16 | number) as u64, bytes))?;
+            me.window.write(half, &vec![0xee; at + bytes + GUARD])?;
             stage.meet()?;
             me.execute(&*queue, &[me.put(source, peer, half + at, bytes)])?;
             stage.meet()?;
             let expected = field(0xee, at, &pattern((from << 16 | number) as u64, bytes));
-            same_bytes(&format!("a put of {bytes} bytes to {to}"), &me.window.read(half, expected.len()), &expected)?;
+            same_bytes(&format!("a put of {bytes} bytes to {to}"), &me.window.read(half, expected.len())?, &expected)?;
         }
     }
     me.end()
@@ -125,7 +139,7 @@ fn puts_of_every_size(stage: &Stage) -> Proof {
 fn gets_of_every_size(stage: &Stage) -> Proof {
     let (me, half) = halves(stage)?;
     let whole = pattern(stage.rank() as u64, LARGEST + 4096);
-    me.window.write(0, &whole);
+    me.window.write(0, &whole)?;
     stage.meet()?;
     for peer in peers(stage) {
         let caps = me.caps(peer, OpKind::Get)?;
@@ -133,7 +147,7 @@ fn gets_of_every_size(stage: &Stage) -> Proof {
         let theirs = pattern(peer as u64, LARGEST + 4096);
         for (bytes, source, to) in shapes(caps.alignment, caps.max_bytes) {
             let at = GUARD + to;
-            me.window.write(half, &vec![0xdd; at + bytes + GUARD]);
+            me.window.write(half, &vec![0xdd; at + bytes + GUARD])?;
             let get = Op::Get {
                 source: me.window.remote(peer, source),
                 target: me.window.local(half + at),
@@ -142,7 +156,7 @@ fn gets_of_every_size(stage: &Stage) -> Proof {
             let ticket = me.post(&*queue, &[get])?;
             queue.wait(ticket, Completion::Local, stage.timeout()).expected("local completion")?;
             let expected = field(0xdd, at, &theirs[source..source + bytes]);
-            same_bytes(&format!("a get of {bytes} bytes to {to}"), &me.window.read(half, expected.len()), &expected)?;
+            same_bytes(&format!("a get of {bytes} bytes to {to}"), &me.window.read(half, expected.len())?, &expected)?;
         }
     }
     me.end()
@@ -158,11 +172,11 @@ fn put_signals_of_every_size(stage: &Stage) -> Proof {
         let word = 64 * class;
         let mut count = 0;
         for (number, (bytes, source, to)) in shapes(caps.alignment, caps.max_bytes).enumerate() {
-            me.window.write(source, &pattern((stage.rank() << 16 | number) as u64, bytes));
-            me.window.write(half, &vec![0xcc; GUARD + to + bytes + GUARD]);
+            me.window.write(source, &pattern((stage.rank() << 16 | number) as u64, bytes))?;
+            me.window.write(half, &vec![0xcc; GUARD + to + bytes + GUARD])?;
             stage.meet()?;
             let strength = if number % 2 == 0 { Strength::Weak } else { Strength::Strong };
-            let mut signal = me.add(peer, 0, 3);
+            let mut signal = me.raise(peer, 0, count, 3)?;
             (signal.target, signal.strength) = (words.remote(peer, word), strength);
             let put = Op::PutSignal {
                 source: me.window.local(source),
@@ -173,10 +187,10 @@ fn put_signals_of_every_size(stage: &Stage) -> Proof {
             me.execute(&*queue, &[put])?;
             stage.meet()?;
             count += 3;
-            let seen = words.word(word).load(std::sync::atomic::Ordering::Acquire);
+            let seen = words.load(word)?;
             same(&format!("the word after {} signals, the last with {bytes} bytes", number + 1), seen, count)?;
             let expected = field(0xcc, GUARD + to, &pattern((from << 16 | number) as u64, bytes));
-            same_bytes(&format!("a put of {bytes} bytes"), &me.window.read(half, expected.len()), &expected)?;
+            same_bytes(&format!("a put of {bytes} bytes"), &me.window.read(half, expected.len())?, &expected)?;
             stage.meet()?;
         }
     }
@@ -192,14 +206,14 @@ fn inline_puts(stage: &Stage) -> Proof {
         let data = |rank: usize, bytes: usize| pattern((rank << 8 | bytes) as u64, bytes);
         let inline = |bytes: usize| Inline::new(&data(stage.rank(), bytes));
         for bytes in 0..=limit.min(Inline::MAX) {
-            me.window.write(0, &[0xbb; 128]);
+            me.window.write(0, &[0xbb; 128])?;
             stage.meet()?;
             let data_here = inline(bytes).expect("at most Inline::MAX bytes");
             me.execute(&*queue, &[Op::PutInline { data: data_here, target: me.window.remote(peer, 41) }])?;
             stage.meet()?;
             let mut expected = vec![0xbb; 128];
             expected[41..41 + bytes].copy_from_slice(&data(from, bytes));
-            same_bytes(&format!("an inline put of {bytes} bytes"), &me.window.read(0, 128), &expected)?;
+            same_bytes(&format!("an inline put of {bytes} bytes"), &me.window.read(0, 128)?, &expected)?;
             stage.meet()?;
         }
         if let Some(data) = inline(limit + 1) {
@@ -225,7 +239,7 @@ fn everyone_to_everyone(stage: &Stage) -> Proof {
         let mut tickets = Vec::new();
         for (peer, queue) in queues.iter().enumerate() {
             let from = (ranks + peer) * BLOCK;
-            me.window.write(from, &pattern(number(stage.rank(), peer, round), BLOCK));
+            me.window.write(from, &pattern(number(stage.rank(), peer, round), BLOCK))?;
             let put = Op::PutSignal {
                 source: me.window.local(from),
                 target: me.window.remote(peer, stage.rank() * BLOCK),
@@ -241,8 +255,54 @@ fn everyone_to_everyone(stage: &Stage) -> Proof {
         for peer in 0..ranks {
             me.arrived(peer, WORDS + 64 * peer, round)?;
             let expected = pattern(number(peer, stage.rank(), round), BLOCK);
-            same_bytes(&format!("the bytes of rank {peer}"), &me.window.read(peer * BLOCK, BLOCK), &expected)?;
+            same_bytes(&format!("the bytes of rank {peer}"), &me.window.read(peer * BLOCK, BLOCK)?, &expected)?;
         }
+        stage.meet()?;
+    }
+    me.end()
+}
+
+fn host_and_device_memory(stage: &Stage) -> Proof {
+    const BYTES: usize = 5000;
+    // The same places in both windows.
+    let [first, second, third, word] = [0, 8192, 16_384, WORDS];
+    let me = Member::join(stage)?;
+    let host = Window::of(stage, &*me.transport, WORDS + 4096, MemoryKind::Host)?;
+    let (peer, from) = (stage.next(), stage.previous());
+    let queue = me.queue(peer, 16)?;
+    for round in 1..=40_u64 {
+        let bytes = |rank: usize| pattern((rank as u64) << 16 | round, BYTES);
+        host.write(first, &bytes(stage.rank()))?;
+        let signal = |window: &Window| {
+            let signal = me.set(peer, word, round, Strength::Strong);
+            SignalUpdate { target: window.remote(peer, word), ..signal }
+        };
+        let (source, moved) = (host.local(first), BYTES as u64);
+        let list = [
+            Op::Put { source, target: me.window.remote(peer, first), bytes: moved },
+            Op::Fence,
+            Op::Get { source: me.window.remote(peer, first), target: host.local(second), bytes: moved },
+            Op::PutSignal { source, target: me.window.remote(peer, third), bytes: moved, signal: signal(&host) },
+            Op::PutSignal { source, target: host.remote(peer, third), bytes: moved, signal: signal(&me.window) },
+        ];
+        match round % 2 {
+            0 => me.execute(&*queue, &list)?,
+            // One by one, so that each finds the one before it under way.
+            _ => {
+                for op in list {
+                    me.post(&*queue, &[op])?;
+                    queue.ring().expected("a ring")?;
+                    queue.progress().expected("progress")?;
+                }
+                let ticket = queue.flush();
+                me.finish(&*queue, ticket)?;
+            }
+        }
+        same_bytes("what came back from the device", &host.read(second, BYTES)?, &bytes(stage.rank()))?;
+        me.wait_in(&host, from, word, Condition::AtLeast(round)).expected("the signal in host memory")?;
+        same_bytes("what it announces on the device", &me.window.read(third, BYTES)?, &bytes(from))?;
+        me.wait(from, word, round).expected("the signal in device memory")?;
+        same_bytes("what it announces on the host", &host.read(third, BYTES)?, &bytes(from))?;
         stage.meet()?;
     }
     me.end()
@@ -292,7 +352,7 @@ fn offsets_beyond_4_gib_here(stage: &Stage) -> Proof {
         let at = |offset| LocalAddress { region: region.key(), offset };
         let put = Op::Put { source: at(BEYOND as u64), target: me.window.remote(0, 64), bytes: 1000 };
         me.execute(&*queue, &[put])?;
-        same_bytes("what was put from beyond 4 GiB", &me.window.read(64, 1000), &expected)?;
+        same_bytes("what was put from beyond 4 GiB", &me.window.read(64, 1000)?, &expected)?;
         let get = Op::Get { source: me.window.remote(0, 64), target: at(BEYOND as u64 + 1000), bytes: 1000 };
         me.execute(&*queue, &[get])?;
         // SAFETY: as above; the get is complete.
@@ -307,7 +367,7 @@ fn offsets_beyond_4_gib_there(stage: &Stage) -> Proof {
     let last = stage.ranks() - 1;
     let region = match stage.rank() == last {
         true => {
-            let allocated = me.transport.allocate(BEYOND + 4096, MemoryKind::Host).wait(stage.timeout());
+            let allocated = me.transport.allocate(BEYOND + 4096, stage.memory()).wait(stage.timeout());
             Some(allocated.map_err(|error| Stop::Skipped { reason: error.to_string() })?)
         }
         false => None,
@@ -320,19 +380,17 @@ fn offsets_beyond_4_gib_there(stage: &Stage) -> Proof {
     if stage.rank() == 0 {
         let imported = me.transport.import(Rank::new(last), &blob).wait(stage.timeout());
         let remote = imported.expected("an import")?;
-        me.window.write(0, &expected);
+        me.window.write(0, &expected)?;
         let target = RemoteAddress { region: remote.key(), offset: BEYOND as u64 };
         let queue = me.queue(last, 4)?;
         me.execute(&*queue, &[Op::Put { source: me.window.local(0), target, bytes: 1000 }])?;
     }
     stage.meet()?;
     if let Some(region) = region {
-        // SAFETY: inside the region; rank 0 has said that its put is complete.
-        let seen = unsafe { std::slice::from_raw_parts(region.address().add(BEYOND), 1000) };
-        same_bytes("what was put beyond 4 GiB", seen, &expected)?;
-        // SAFETY: as above.
-        let low = unsafe { std::slice::from_raw_parts(region.address().add(BEYOND & 0xffff_ffff), 1000) };
-        same_bytes("the bytes at the low 32 bits of the offset", low, &[0; 1000])?;
+        let window = Window::alone(stage, &*me.transport, region)?;
+        same_bytes("what was put beyond 4 GiB", &window.read(BEYOND, 1000)?, &expected)?;
+        let low = window.read(BEYOND & 0xffff_ffff, 1000)?;
+        same_bytes("the bytes at the low 32 bits of the offset", &low, &[0; 1000])?;
     }
     me.end()
 }

@@ -124,7 +124,7 @@ fn litmus(stage: &Stage, announce: Announce) -> Proof {
         0 => {
             let queue = me.queue(1, 16)?;
             for round in 1..=ROUNDS {
-                me.window.write(FROM, &pattern(round, size(round)));
+                me.window.write(FROM, &pattern(round, size(round)))?;
                 stage.pause();
                 announce(&me, &queue, round, size(round))?;
                 me.arrived(1, ACKNOWLEDGED, round)?;
@@ -148,9 +148,9 @@ fn litmus(stage: &Stage, announce: Announce) -> Proof {
 /// Looks at the target block, at its end first: that comes last if it comes too late.
 fn look(me: &Member<'_>, what: &str, expected: &[u8]) -> Proof {
     let last = expected.len().min(64);
-    let end = me.window.read(TO + expected.len() - last, last);
+    let end = me.window.read(TO + expected.len() - last, last)?;
     same_bytes(&format!("the end of {what}"), &end, &expected[expected.len() - last..])?;
-    same_bytes(what, &me.window.read(TO, expected.len()), expected)
+    same_bytes(what, &me.window.read(TO, expected.len())?, expected)
 }
 
 /// Rings and makes progress with delays between, until the ticket is complete.
@@ -230,14 +230,14 @@ fn gets_and_puts(stage: &Stage) -> Proof {
     let queue = me.queue(peer, 16)?;
     // What is there is overwritten by `number`; the get returns what was there, or what has come, and says which.
     let (old, got) = (TARGET, 32 << 10);
-    me.window.write(0, &pattern(0, most));
+    me.window.write(0, &pattern(0, most))?;
     me.execute(&*queue, &[me.put(0, peer, old, most)])?;
     for round in 1..=60 {
         let put = me.put(0, peer, old, most);
         let get = Op::Get { source: me.window.remote(peer, old), target: me.window.local(got), bytes: most as u64 };
         let get_first = round % 2 == 0;
         let [first, last] = if get_first { [get, put] } else { [put, get] };
-        me.window.write(0, &pattern(round, most));
+        me.window.write(0, &pattern(round, most))?;
         if stage.below(2) == 0 {
             me.post(&*queue, &[first, Op::Fence, last])?;
         } else {
@@ -251,7 +251,7 @@ fn gets_and_puts(stage: &Stage) -> Proof {
         drive(&me, &*queue, ticket)?;
         me.finish(&*queue, ticket)?;
         let (what, number) = if get_first { ("before", round - 1) } else { ("behind", round) };
-        let seen = me.window.read(got, most);
+        let seen = me.window.read(got, most)?;
         same_bytes(&format!("a get {what} a fence and a put, round {round}"), &seen, &pattern(number, most))?;
     }
     me.end()
@@ -265,8 +265,8 @@ fn ordered_puts(stage: &Stage) -> Proof {
         0 => {
             let queue = me.queue(1, 16)?;
             for round in 1..=ROUNDS {
-                me.window.write(FROM, &pattern(round, 4096));
-                me.window.word(word).store(round, Ordering::Release);
+                me.window.write(FROM, &pattern(round, 4096))?;
+                me.window.store(word, round)?;
                 put_in_pieces(&me, &*queue, 4096)?;
                 let ticket = me.post(&*queue, &[me.put(word, 1, WORDS + 128, 8)])?;
                 drive(&me, &*queue, ticket)?;
@@ -276,9 +276,7 @@ fn ordered_puts(stage: &Stage) -> Proof {
         1 => {
             let queue = me.queue(0, 16)?;
             for round in 1..=ROUNDS {
-                let seen = until(stage.timeout(), || {
-                    Ok((me.window.word(WORDS + 128).load(Ordering::Acquire) == round).then_some(()))
-                })?;
+                let seen = until(stage.timeout(), || Ok((me.window.load(WORDS + 128)? == round).then_some(())))?;
                 seen.ok_or_else(|| failed(format!("the word of put {round}"), "it did not come"))?;
                 look(&me, &format!("the puts before word {round}"), &pattern(round, 4096))?;
                 let done = Op::Signal(me.set(0, ACKNOWLEDGED, round, Strength::Strong));
@@ -298,7 +296,7 @@ fn local_completion(stage: &Stage) -> Proof {
         for round in 0..30 {
             let number = |rank: usize| (rank << 16 | round) as u64;
             let bytes = me.at_most([1, 4096, 65_536][round % 3], peer, OpKind::Put)?;
-            me.window.write(0, &pattern(number(stage.rank()), bytes));
+            me.window.write(0, &pattern(number(stage.rank()), bytes))?;
             stage.meet()?;
             let ticket = me.post(&*queue, &[me.put(0, peer, TARGET, bytes)])?;
             queue.ring().expected("a ring")?;
@@ -310,11 +308,11 @@ fn local_completion(stage: &Stage) -> Proof {
                 Ok(None)
             })?;
             done.ok_or_else(|| failed("local completion", queue.describe()))?;
-            me.window.write(0, &vec![0x55; bytes]);
+            me.window.write(0, &vec![0x55; bytes])?;
             me.finish(&*queue, ticket)?;
             stage.meet()?;
             let what = format!("a put whose source was overwritten after local completion, round {round}");
-            same_bytes(&what, &me.window.read(TARGET, bytes), &pattern(number(from), bytes))?;
+            same_bytes(&what, &me.window.read(TARGET, bytes)?, &pattern(number(from), bytes))?;
             stage.meet()?;
         }
     }
@@ -329,7 +327,7 @@ fn remote_completion(stage: &Stage) -> Proof {
         for round in 0..30 {
             let number = |rank: usize| (rank << 16 | round) as u64;
             let bytes = me.at_most([8, 5000, 65_536][round % 3], peer, OpKind::Put)?;
-            me.window.write(0, &pattern(number(stage.rank()), bytes));
+            me.window.write(0, &pattern(number(stage.rank()), bytes))?;
             let ticket = me.post(&*queue, &[me.put(0, peer, TARGET, bytes)])?;
             queue.ring().expected("a ring")?;
             let done = until(stage.timeout(), || {
@@ -341,7 +339,7 @@ fn remote_completion(stage: &Stage) -> Proof {
             })?;
             done.ok_or_else(|| failed("remote completion", queue.describe()))?;
             stage.meet()?;
-            let seen = me.window.read(TARGET, bytes);
+            let seen = me.window.read(TARGET, bytes)?;
             same_bytes(&format!("a remotely complete put, round {round}"), &seen, &pattern(number(from), bytes))?;
             stage.meet()?;
         }
@@ -354,7 +352,7 @@ fn a_get_after_a_put(stage: &Stage) -> Proof {
     let (peer, bytes) = (stage.next(), 3000);
     let queue = me.queue(peer, 16)?;
     for round in 0..30 {
-        me.window.write(0, &pattern(round, bytes));
+        me.window.write(0, &pattern(round, bytes))?;
         me.execute(&*queue, &[me.put(0, peer, TARGET, bytes)])?;
         let get = Op::Get {
             source: me.window.remote(peer, TARGET),
@@ -362,7 +360,7 @@ fn a_get_after_a_put(stage: &Stage) -> Proof {
             bytes: bytes as u64,
         };
         me.execute(&*queue, &[get])?;
-        let seen = me.window.read(TARGET + (16 << 10), bytes);
+        let seen = me.window.read(TARGET + (16 << 10), bytes)?;
         same_bytes(&format!("what was put in round {round}"), &seen, &pattern(round, bytes))?;
     }
     me.end()
@@ -403,7 +401,7 @@ fn stores_through_a_mapping(stage: &Stage) -> Proof {
         for round in 1..=ROUNDS {
             if stage.rank() == 1 {
                 me.arrived(0, SIGNAL, round)?;
-                let seen = me.window.read(TARGET, bytes);
+                let seen = me.window.read(TARGET, bytes)?;
                 same_bytes(&format!("stores before word {round}"), &seen, &pattern(round, bytes))?;
             } else {
                 stage.pause();
@@ -425,7 +423,7 @@ fn stores_through_a_mapping(stage: &Stage) -> Proof {
 fn waits_compare(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let start = u64::MAX - 3;
-    me.window.word(SIGNAL).store(start - 1, Ordering::Release);
+    me.window.store(SIGNAL, start - 1)?;
     stage.meet()?;
     if stage.rank() == 0 {
         let queue = me.queue(1, 4)?;

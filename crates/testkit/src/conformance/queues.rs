@@ -27,37 +27,37 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "more_operations_than_slots",
             "a full queue is busy, takes nothing of the list, and takes it after progress",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             more_operations_than_slots,
         ),
         Case::new(
             "a_list_that_never_fits_is_too_large",
             "on an empty queue a list is accepted or too large at once, never busy; the queue still works",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_list_that_never_fits,
         ),
         Case::new(
             "a_refused_list_leaves_nothing",
             "a list with one illegal operation is refused as a whole, by its index",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_refused_list,
         ),
         Case::new(
             "an_empty_list_is_legal",
             "an empty list completes with what is before it",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             an_empty_list,
         ),
         Case::new(
             "a_flush_rings_nothing",
             "where posts wait for the doorbell, a flush does not ring it",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_flush_rings_nothing,
         ),
         Case::new(
             "a_flush_waits_for_nothing",
             "a flush returns although what was posted is neither rung nor complete",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_flush_waits_for_nothing,
         ),
         Case::new(
@@ -81,7 +81,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "depths_are_checked",
             "a queue of no slots, and of more than the limit, are refused; one of a single slot works",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             depths_are_checked,
         ),
         Case::new(
@@ -93,14 +93,14 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "engines_reach_every_peer",
             "an engine's queue takes operations to any peer; an engine that is not there is refused",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             engines,
         ),
     ],
 };
 
-fn word(me: &Member<'_>, at: usize) -> u64 {
-    me.window.word(at).load(Ordering::Acquire)
+fn word(me: &Member<'_>, at: usize) -> Proof<u64> {
+    me.window.load(at)
 }
 
 fn producers_and_flushers(stage: &Stage) -> Proof {
@@ -140,7 +140,7 @@ fn producers_and_flushers(stage: &Stage) -> Proof {
             stage.pause();
             let ticket = own.flush();
             me.finish(&*own, ticket)?;
-            let seen = word(&me, WORDS);
+            let seen = word(&me, WORDS)?;
             require(seen >= before, &format!("the {before} operations that had been posted before a flush"), || {
                 format!("{seen} delivered when its ticket was complete")
             })?;
@@ -155,9 +155,9 @@ fn producers_and_flushers(stage: &Stage) -> Proof {
     })?;
     let ticket = own.flush();
     me.finish(&*own, ticket)?;
-    same("operations of all producers to this rank", word(&me, WORDS), (PRODUCERS * EACH * 3 / 2) as u64)?;
+    same("operations of all producers to this rank", word(&me, WORDS)?, (PRODUCERS * EACH * 3 / 2) as u64)?;
     stage.meet()?;
-    same("operations of the other rank's producers", word(&me, WORDS + 64), (PRODUCERS * EACH) as u64)?;
+    same("operations of the other rank's producers", word(&me, WORDS + 64)?, (PRODUCERS * EACH) as u64)?;
     me.end()
 }
 
@@ -166,12 +166,13 @@ fn more_operations_than_slots(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let peer = stage.next();
     let queue = me.queue(peer, DEPTH)?;
-    let add = Op::Signal(me.add(peer, WORDS, 1));
+    let list = |accepted: u64| (accepted..accepted + 3).map(|n| Ok(Op::Signal(me.raise(peer, WORDS, n, 1)?)));
     let (mut accepted, mut busy) = (0, 0);
     // Where a post executes there is always room.
     let mut executes = false;
     while accepted < 10 * DEPTH as u64 {
-        match queue.post(&[add, add, add]) {
+        let list = list(accepted).collect::<Proof<Vec<_>>>()?;
+        match queue.post(&list) {
             Ok(ticket) => {
                 accepted += 3;
                 executes |= queue.test(ticket, Completion::Remote(Agent::Cpu)).expected("a test")?;
@@ -179,7 +180,7 @@ fn more_operations_than_slots(stage: &Stage) -> Proof {
             Err(PostError::Busy { needed, free }) => {
                 require(free < needed, "fewer free slots than are needed", || format!("{free} of {needed}"))?;
                 busy += 1;
-                me.post(&*queue, &[add, add, add])?;
+                me.post(&*queue, &list)?;
                 accepted += 3;
             }
             Err(error) => return Err(failed("a legal list to be accepted, or busy", error)),
@@ -191,19 +192,20 @@ fn more_operations_than_slots(stage: &Stage) -> Proof {
     let ticket = queue.flush();
     me.finish(&*queue, ticket)?;
     stage.meet()?;
-    same("operations that were delivered", word(&me, WORDS), accepted)?;
+    same("operations that were delivered", word(&me, WORDS)?, accepted)?;
     me.end()
 }
 
 fn a_list_that_never_fits(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let peer = stage.next();
-    let add = Op::Signal(me.add(peer, WORDS, 1));
+    let raise = |from| Ok(Op::Signal(me.raise(peer, WORDS, from, 1)?));
     let mut expected = 0;
     for depth in [1, 4, 64] {
         let queue = me.queue(peer, depth)?;
         for length in [1, depth.div_ceil(2), depth, depth + 1, 2 * depth, 1000 + depth] {
-            match queue.post(&vec![add; length]) {
+            let list = (expected..expected + length as u64).map(raise).collect::<Proof<Vec<_>>>()?;
+            match queue.post(&list) {
                 Ok(ticket) if length <= depth => {
                     me.finish(&*queue, ticket)?;
                     expected += length as u64;
@@ -221,7 +223,7 @@ fn a_list_that_never_fits(stage: &Stage) -> Proof {
         }
     }
     stage.meet()?;
-    same("operations that were delivered", word(&me, WORDS), expected)?;
+    same("operations that were delivered", word(&me, WORDS)?, expected)?;
     me.end()
 }
 
@@ -229,11 +231,11 @@ fn a_refused_list(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let peer = stage.next();
     let queue = me.queue(peer, 16)?;
-    let good = Op::Signal(me.add(peer, WORDS, 1));
+    let good = Op::Signal(me.raise(peer, WORDS, 0, 1)?);
     let bytes = me.window.region.bytes();
     for index in 0..4 {
         let mut ops = vec![good; 4];
-        ops[index] = Op::Signal(me.add(peer, bytes, 1));
+        ops[index] = Op::Signal(me.raise(peer, bytes, 0, 1)?);
         match queue.post(&ops) {
             Err(PostError::Invalid { index: named, reason }) => {
                 same("the index of the illegal operation", named, index)?;
@@ -244,7 +246,7 @@ fn a_refused_list(stage: &Stage) -> Proof {
     }
     me.execute(&*queue, &[good])?;
     stage.meet()?;
-    same("the word after four refused lists and one good one", word(&me, WORDS), 1)?;
+    same("the word after four refused lists and one good one", word(&me, WORDS)?, 1)?;
     me.end()
 }
 
@@ -252,20 +254,20 @@ fn an_empty_list(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let queue = me.queue(stage.next(), 4)?;
     me.execute(&*queue, &[])?;
-    me.post(&*queue, &[Op::Signal(me.add(stage.next(), WORDS, 1))])?;
+    me.post(&*queue, &[Op::Signal(me.raise(stage.next(), WORDS, 0, 1)?)])?;
     let ticket = queue.post(&[]).expected("an empty list to be accepted")?;
     me.finish(&*queue, ticket)?;
     stage.meet()?;
-    same("the word after the operation before it", word(&me, WORDS), 1)?;
+    same("the word after the operation before it", word(&me, WORDS)?, 1)?;
     me.end()
 }
 
 /// Posts a signal to this rank itself without ringing; skips if it arrives nevertheless.
 fn unrung(me: &Member<'_>) -> Proof<std::sync::Arc<dyn Queue>> {
     let queue = me.queue(me.rank(), 8)?;
-    queue.post(&[Op::Signal(me.add(me.rank(), WORDS, 1))]).expected("a post")?;
+    queue.post(&[Op::Signal(me.raise(me.rank(), WORDS, 0, 1)?)]).expected("a post")?;
     settle(me, &*queue)?;
-    if word(me, WORDS) == 0 {
+    if word(me, WORDS)? == 0 {
         return Ok(queue);
     }
     Err(Stop::Skipped { reason: "the transport rings at every post".to_owned() })
@@ -285,13 +287,13 @@ fn a_flush_rings_nothing(stage: &Stage) -> Proof {
     let queue = unrung(&me)?;
     let tickets: Vec<_> = (0..10).map(|_| queue.flush()).collect();
     settle(&me, &*queue)?;
-    same("the word after a flush without a ring", word(&me, WORDS), 0)?;
+    same("the word after a flush without a ring", word(&me, WORDS)?, 0)?;
     for ticket in &tickets {
         let done = queue.test(*ticket, Completion::Local).expected("a test")?;
         require(!done, "a ticket of what was not rung to be incomplete", || "it is complete".to_owned())?;
     }
     me.finish(&*queue, tickets[9])?;
-    same("the word once the ticket was waited for", word(&me, WORDS), 1)?;
+    same("the word once the ticket was waited for", word(&me, WORDS)?, 1)?;
     me.end()
 }
 
@@ -314,7 +316,7 @@ fn large_puts_both_ways(stage: &Stage) -> Proof {
     let peer = stage.next();
     let piece = me.at_most(LARGE / 4, peer, OpKind::Put)?;
     let queue = me.queue(peer, LARGE.div_ceil(piece).next_power_of_two())?;
-    me.window.write(0, &pattern(stage.rank() as u64, LARGE));
+    me.window.write(0, &pattern(stage.rank() as u64, LARGE))?;
     let put = |at: usize| me.put(at, peer, LARGE + at, piece.min(LARGE - at));
     for at in (0..LARGE).step_by(piece) {
         queue.post(&[put(at)]).expected("an operation that fits to be taken")?;
@@ -326,7 +328,7 @@ fn large_puts_both_ways(stage: &Stage) -> Proof {
     me.finish(&*queue, ticket)?;
     stage.meet()?;
     let expected = pattern(stage.previous() as u64, LARGE);
-    same_bytes("what came while this rank sent", &me.window.read(LARGE, LARGE), &expected)?;
+    same_bytes("what came while this rank sent", &me.window.read(LARGE, LARGE)?, &expected)?;
     me.end()
 }
 
@@ -336,7 +338,7 @@ fn a_drain(stage: &Stage) -> Proof {
     let leaver = stage.ranks() - 1;
     if stage.rank() == leaver {
         let bytes = me.at_most(5000, 0, OpKind::PutSignal)?;
-        me.window.write(0, &pattern(1, bytes));
+        me.window.write(0, &pattern(1, bytes))?;
         let queues = (0..leaver).map(|peer| me.queue(peer, 16)).collect::<Proof<Vec<_>>>()?;
         for (peer, queue) in queues.iter().enumerate() {
             for value in 1..=POSTS {
@@ -355,7 +357,7 @@ fn a_drain(stage: &Stage) -> Proof {
         stage.meet()?;
         for value in 1..=POSTS {
             me.arrived(leaver, WORDS, value)?;
-            let seen = me.window.read(8192 * value as usize, bytes);
+            let seen = me.window.read(8192 * value as usize, bytes)?;
             same_bytes(&format!("post {value} of the rank that has shut down"), &seen, &pattern(1, bytes))?;
         }
     }
@@ -379,10 +381,10 @@ fn queues_wrap(stage: &Stage) -> Proof {
         let ticket = queue.post(&ops).expected("a list that fits into an empty queue")?;
         let early = queue.test(ticket, Completion::Local).expected("a test")?;
         if early {
-            same("the word when the ticket is complete", word(&me, WORDS), value)?;
+            same("the word when the ticket is complete", word(&me, WORDS)?, value)?;
         }
         me.finish(&*queue, ticket)?;
-        same("the word after the wait for the ticket", word(&me, WORDS), value)?;
+        same("the word after the wait for the ticket", word(&me, WORDS)?, value)?;
         if value >= LAST {
             break;
         }
@@ -399,14 +401,14 @@ fn depths_are_checked(stage: &Stage) -> Proof {
             return Err(failed(format!("a queue of {depth} slots to be refused"), "it was made"));
         }
     }
-    for depth in [1, 2, QueueOptions::MAX_DEPTH] {
+    for (made, depth) in [1, 2, QueueOptions::MAX_DEPTH].into_iter().enumerate() {
         let queue = me.queue(stage.next(), depth)?;
-        for _ in 0..3 {
-            me.execute(&*queue, &[Op::Signal(me.add(stage.next(), WORDS, 1))])?;
+        for done in 3 * made..3 * made + 3 {
+            me.execute(&*queue, &[Op::Signal(me.raise(stage.next(), WORDS, done as u64, 1)?)])?;
         }
     }
     stage.meet()?;
-    same("operations that were delivered", word(&me, WORDS), 9)?;
+    same("operations that were delivered", word(&me, WORDS)?, 9)?;
     me.end()
 }
 
@@ -418,7 +420,7 @@ fn many_queues(stage: &Stage) -> Proof {
     let queues = (0..QUEUES).map(|_| me.queue(peer, 4)).collect::<Proof<Vec<_>>>()?;
     let number = |rank: usize, queue: usize| (rank << 16 | queue) as u64;
     for queue in 0..QUEUES {
-        me.window.write(queue * BYTES, &pattern(number(stage.rank(), queue), BYTES));
+        me.window.write(queue * BYTES, &pattern(number(stage.rank(), queue), BYTES))?;
     }
     let post = |(at, queue): (usize, &std::sync::Arc<dyn Queue>)| {
         me.post(&**queue, &[me.put(at * BYTES, peer, (QUEUES + at) * BYTES, BYTES)])
@@ -432,7 +434,7 @@ fn many_queues(stage: &Stage) -> Proof {
         let expected = pattern(number(stage.previous(), queue), BYTES);
         same_bytes(
             &format!("the bytes of queue {queue}"),
-            &me.window.read((QUEUES + queue) * BYTES, BYTES),
+            &me.window.read((QUEUES + queue) * BYTES, BYTES)?,
             &expected,
         )?;
     }
@@ -450,9 +452,11 @@ fn engines(stage: &Stage) -> Proof {
         Err(error) => return Err(Stop::Skipped { reason: error.to_string() }),
     };
     for peer in 0..stage.ranks() {
-        me.execute(&*queue, &[Op::Signal(me.add(peer, WORDS, 1))])?;
+        me.execute(&*queue, &[Op::Signal(me.raise(peer, WORDS + 64 * stage.rank(), 0, 1)?)])?;
     }
     stage.meet()?;
-    same("signals of every rank's engine", word(&me, WORDS), stage.ranks() as u64)?;
+    for peer in 0..stage.ranks() {
+        same(&format!("signals of the engine of rank {peer}"), word(&me, WORDS + 64 * peer)?, 1)?;
+    }
     me.end()
 }

@@ -9,7 +9,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use campanile_core::{Bootstrap, BootstrapError, OpenError, PeerClass, Rank, Team, TransportPlugin};
+use campanile_core::{
+    Bootstrap, BootstrapError, MemoryKind, OpKind, OpenError, PeerClass, Probed, Rank, Team, Transport, TransportPlugin,
+};
 
 use super::case::Case;
 use super::finding::{End, Stop, Verdict, failed};
@@ -26,13 +28,24 @@ pub enum RanksAre {
     Processes,
 }
 
+/// What the windows of the cases are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowsIn {
+    /// Memory of the host.
+    Host,
+    /// Memory of the device that the transport has on each rank.
+    Device,
+}
+
 /// What is examined, and how. The same on every rank.
 #[derive(Clone)]
 pub struct Suite {
     /// The transport. Plugins are never unloaded; one that is made at run time is leaked.
     pub plugin: &'static dyn TransportPlugin,
-    /// Its device; empty for the first usable one.
+    /// Its device; empty for [that of each rank](Probed::of_rank).
     pub device: String,
+    /// What its windows are in.
+    pub windows_in: WindowsIn,
     /// What ranks are.
     pub ranks_are: RanksAre,
     /// Upper bound of every wait in a case. A case may take three times as long.
@@ -44,10 +57,11 @@ pub struct Suite {
 }
 
 impl Suite {
-    /// A suite for that transport, with its first usable device, waits of 10 s, and cases of up to 64 MiB.
+    /// A suite for that transport, with host memory, waits of 10 s, and cases of up to 64 MiB.
     pub fn new(plugin: &'static dyn TransportPlugin, ranks_are: RanksAre) -> Self {
         let timeout = Duration::from_secs(10);
-        Self { plugin, device: String::new(), ranks_are, timeout, seed: 1, memory: 64 << 20 }
+        let windows_in = WindowsIn::Host;
+        Self { plugin, device: String::new(), windows_in, ranks_are, timeout, seed: 1, memory: 64 << 20 }
     }
 
     /// How long a case may take before it is given up.
@@ -67,6 +81,14 @@ pub enum SuiteError {
         transport: &'static str,
         /// Its devices and why each was left out.
         reasons: String,
+    },
+    /// The transport has host memory only.
+    #[error("transport {transport} has no device memory on device {device}")]
+    NoDeviceMemory {
+        /// Transport.
+        transport: &'static str,
+        /// Its device.
+        device: String,
     },
     /// The transport could not be opened.
     #[error(transparent)]
@@ -91,12 +113,15 @@ pub fn run(
     let team = Team::world(ranks);
     let nodes = bootstrap.all_gather(&team, "nodes", bootstrap.node().identity().as_bytes(), suite.timeout)?;
     let near = nodes.iter().all(|node| *node == nodes[rank.index()]);
-    let device = device(suite)?;
-    let stage = |scope: &str| Stage::new(suite, &device, bootstrap, scope, &nodes);
+    let lower = nodes[..rank.index()].iter().filter(|node| **node == nodes[rank.index()]);
+    let device = device(suite, lower.count())?;
+    let stage_in = |memory, scope: &str| Stage::new(suite, (&device, memory), bootstrap, scope, &nodes);
     // Opened to be asked for its caps; nobody connects to it.
-    let transport = stage("caps").try_open(suite.timeout)?;
+    let transport = stage_in(MemoryKind::Host, "caps").try_open(suite.timeout)?;
+    let memory = memory(suite, &*transport, &device)?;
+    let stage = |scope: &str| stage_in(memory, scope);
     let others = if near { PeerClass::Node } else { PeerClass::Remote };
-    let ground = Ground { suite, ranks, transport: &*transport, others };
+    let ground = Ground { suite, ranks, transport: &*transport, others, memory };
     let mut report = Report::default();
     for &case in cases {
         let start = Instant::now();
@@ -121,20 +146,31 @@ pub fn run(
     Ok(report)
 }
 
-/// The device that is asked for, or the first usable one.
-fn device(suite: &Suite) -> Result<String, SuiteError> {
+/// The device that is asked for, or that of this rank.
+fn device(suite: &Suite, number_on_node: usize) -> Result<String, SuiteError> {
     if !suite.device.is_empty() {
         return Ok(suite.device.clone());
     }
-    let mut reasons = Vec::new();
-    for probed in suite.plugin.probe() {
-        match probed.usable {
-            Ok(_) => return Ok(probed.device),
-            Err(reason) => reasons.push(format!("{}: {reason}", probed.device)),
-        }
+    let probed = suite.plugin.probe();
+    if let Some(device) = Probed::of_rank(&probed, number_on_node) {
+        return Ok(device.to_owned());
     }
+    let reason = |probed: &Probed| Some(format!("{}: {}", probed.device, probed.usable.as_ref().err()?));
+    let reasons: Vec<_> = probed.iter().filter_map(reason).collect();
     let reasons = if reasons.is_empty() { "it lists none".to_owned() } else { reasons.join("; ") };
     Err(SuiteError::NoDevice { transport: suite.plugin.info().name, reasons })
+}
+
+/// What the windows are in.
+fn memory(suite: &Suite, transport: &dyn Transport, device: &str) -> Result<MemoryKind, SuiteError> {
+    if suite.windows_in == WindowsIn::Host {
+        return Ok(MemoryKind::Host);
+    }
+    let is_there = |kind: &MemoryKind| transport.caps(PeerClass::Own, *kind, OpKind::Put).is_some();
+    (0..64)
+        .map(MemoryKind::Device)
+        .find(is_there)
+        .ok_or_else(|| SuiteError::NoDeviceMemory { transport: transport.info().name, device: device.to_owned() })
 }
 
 /// Runs a body on a thread of its own until its deadline; a thread that hangs is left behind.

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use campanile_core::{Bootstrap, BootstrapError, Endpoint, HugePages, Node, OpenError, OpenOptions, Rank, Transport};
+use campanile_core::{
+    Bootstrap, BootstrapError, Endpoint, HugePages, MemoryKind, Node, OpenError, OpenOptions, Rank, Transport,
+};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -22,6 +24,8 @@ pub(super) struct Stage(Arc<Inner>);
 struct Inner {
     suite: Suite,
     device: String,
+    /// What the windows are in.
+    memory: MemoryKind,
     bootstrap: Arc<dyn Bootstrap>,
     /// Name of the case, in front of every key.
     scope: String,
@@ -34,7 +38,7 @@ struct Inner {
 impl Stage {
     pub(super) fn new(
         suite: &Suite,
-        device: &str,
+        (device, memory): (&str, MemoryKind),
         bootstrap: &Arc<dyn Bootstrap>,
         scope: &str,
         nodes: &[Vec<u8>],
@@ -44,6 +48,7 @@ impl Stage {
         Self(Arc::new(Inner {
             suite: suite.clone(),
             device: device.to_owned(),
+            memory,
             bootstrap: Arc::clone(bootstrap),
             scope: scope.to_owned(),
             nodes: nodes.iter().map(|node| Node::new(String::from_utf8_lossy(node))).collect(),
@@ -92,6 +97,11 @@ impl Stage {
 
     pub(super) fn device(&self) -> &str {
         &self.0.device
+    }
+
+    /// What the windows are in.
+    pub(super) fn memory(&self) -> MemoryKind {
+        self.0.memory
     }
 
     pub(super) fn are_processes(&self) -> bool {

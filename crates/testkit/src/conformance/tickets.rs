@@ -1,7 +1,5 @@
 //! Tickets: asked in any order, by anyone; cancelled; of regions that went away.
 
-use std::sync::atomic::Ordering;
-
 use campanile_core::{
     Agent, Cancelled, Completion, ControlError, LocalAddress, Memory, MemoryKind, Op, OpKind, PostError, Queue,
     QueueError, Rank, RemoteAddress, Ticket,
@@ -39,7 +37,7 @@ pub(super) const GROUP: Group = Group {
         Case::new(
             "a_cancelled_post_does_not_run",
             "what cancel says was stopped does not run, what it says was too late has; earlier posts run",
-            &[Need::Op(OpKind::PutSignal), Need::SignalAdd],
+            &[Need::Op(OpKind::PutSignal), Need::Signals],
             a_cancelled_post,
         ),
         Case::new(
@@ -76,7 +74,7 @@ fn tickets_in_any_order(stage: &Stage) -> Proof {
     let (own, half) = (stage.rank(), POSTS * BYTES);
     let queue = me.queue(own, 64)?;
     for round in 0..6_u64 {
-        me.window.write(0, &pattern(round, half));
+        me.window.write(0, &pattern(round, half))?;
         let post = |at: usize| me.post(&*queue, &[me.put(at * BYTES, own, half + at * BYTES, BYTES)]);
         let tickets = (0..POSTS).map(post).collect::<Proof<Vec<_>>>()?;
         let mut order: Vec<usize> = (0..POSTS).collect();
@@ -86,7 +84,7 @@ fn tickets_in_any_order(stage: &Stage) -> Proof {
         let ask = |order: &[usize]| -> Proof {
             for &at in order {
                 me.finish(&*queue, tickets[at])?;
-                let seen = me.window.read(half + at * BYTES, BYTES);
+                let seen = me.window.read(half + at * BYTES, BYTES)?;
                 let expected = &pattern(round, half)[at * BYTES..][..BYTES];
                 same_bytes(&format!("post {at}, whose ticket is complete"), &seen, expected)?;
             }
@@ -113,12 +111,12 @@ fn one_source_in_two_tickets(stage: &Stage) -> Proof {
     let queues = [me.queue(own, 8)?, me.queue(own, 8)?];
     let bytes = pattern(3, me.at_most(5000, own, OpKind::Put)?);
     let at = |place: usize| (1 + place) * bytes.len();
-    me.window.write(0, &bytes);
+    me.window.write(0, &bytes)?;
     let post = |queue: usize, place: usize| me.post(&*queues[queue], &[me.put(0, own, at(place), bytes.len())]);
     let tickets = [(0, post(0, 0)?), (0, post(0, 1)?), (1, post(1, 2)?)];
     for (place, (queue, ticket)) in tickets.into_iter().enumerate().rev() {
         me.finish(&*queues[queue], ticket)?;
-        let seen = me.window.read(at(place), bytes.len());
+        let seen = me.window.read(at(place), bytes.len())?;
         same_bytes(&format!("place {place}"), &seen, &bytes)?;
     }
     me.end()
@@ -154,9 +152,10 @@ fn a_cancelled_post(stage: &Stage) -> Proof {
     for round in 0..20 {
         let queue = me.queue(own, 16)?;
         let at = WORDS + 64 * round;
-        let seen = || me.window.word(at).load(Ordering::Acquire);
-        me.post(&*queue, &[Op::Signal(me.add(own, at, 1))])?;
-        let second = me.post(&*queue, &vec![Op::Signal(me.add(own, at, 100)); 1 + round % 3])?;
+        let seen = || me.window.load(at);
+        me.post(&*queue, &[Op::Signal(me.raise(own, at, 0, 1)?)])?;
+        let raise = |step: u64| Ok(Op::Signal(me.raise(own, at, 1 + 100 * step, 100)?));
+        let second = me.post(&*queue, &(0..=round as u64 % 3).map(raise).collect::<Proof<Vec<_>>>()?)?;
         if round % 4 == 3 {
             me.finish(&*queue, second)?;
         } else if round % 4 == 2 {
@@ -168,11 +167,11 @@ fn a_cancelled_post(stage: &Stage) -> Proof {
             }
         }
         // Where posts wait for the doorbell nothing has started yet.
-        let waits = round % 4 < 2 && seen() == 0;
+        let waits = round % 4 < 2 && seen()? == 0;
         let cancelled = queue.cancel(second).expected("a cancel of a ticket of this queue")?;
         let all = 1 + 100 * (1 + round as u64 % 3);
         match cancelled {
-            Cancelled::TooLate => same("the word when cancel says too late", seen(), all)?,
+            Cancelled::TooLate => same("the word when cancel says too late", seen()?, all)?,
             // The queue may have failed: then nothing more runs.
             Cancelled::Stopped => {
                 let waited = queue.wait(second, Completion::Remote(Agent::Cpu), stage.timeout());
@@ -182,11 +181,12 @@ fn a_cancelled_post(stage: &Stage) -> Proof {
                     let failed = queue.progress().is_err();
                     require(failed == waited.is_err(), "progress that ends as the wait did", || format!("{waited:?}"))?;
                 }
-                require(!waits || seen() <= 1, "nothing of what was stopped before it was rung", || {
-                    format!("a word of {}: it has run", seen())
+                let seen = seen()?;
+                require(!waits || seen <= 1, "nothing of what was stopped before it was rung", || {
+                    format!("a word of {seen}: it has run")
                 })?;
                 if waited.is_ok() {
-                    require(seen() >= 1, "the post before it", || "it did not run".to_owned())?;
+                    require(seen >= 1, "the post before it", || "it did not run".to_owned())?;
                 }
             }
         }
@@ -230,7 +230,7 @@ fn a_source_dropped_in_flight(stage: &Stage) -> Proof {
         let source = LocalAddress { region: region.key(), offset: 0 };
         let put = Op::Put { source, target: me.window.remote(own, 0), bytes: 3000 };
         me.execute(&*queue, &[put])?;
-        me.window.write(0, &[0; 3000]);
+        me.window.write(0, &[0; 3000])?;
         let ticket = me.post(&*queue, &[put])?;
         if round % 2 == 1 {
             queue.ring().expected("a ring")?;
@@ -242,7 +242,7 @@ fn a_source_dropped_in_flight(stage: &Stage) -> Proof {
             other => return Err(failed("a post with a stale key to be refused", format!("{other:?}"))),
         }
         if ran_or_failed(&me, &*queue, ticket)? {
-            same_bytes("what the put moved", &me.window.read(0, 3000), &pattern(round, 3000))?;
+            same_bytes("what the put moved", &me.window.read(0, 3000)?, &pattern(round, 3000))?;
         }
     }
     me.end()
@@ -274,17 +274,17 @@ fn regions_under_load(stage: &Stage) -> Proof {
     let bytes = me.at_most(8000, own, OpKind::Put)?;
     let load = || -> Proof {
         let queue = me.queue(own, 16)?;
-        me.window.write(0, &pattern(1, bytes));
+        me.window.write(0, &pattern(1, bytes))?;
         for _ in 0..ROUNDS {
             me.execute(&*queue, &[me.put(0, own, 8000, bytes)])?;
-            same_bytes("a put beside regions that come and go", &me.window.read(8000, bytes), &pattern(1, bytes))?;
+            same_bytes("a put beside regions that come and go", &me.window.read(8000, bytes)?, &pattern(1, bytes))?;
         }
         Ok(())
     };
     std::thread::scope(|scope| {
         let load = scope.spawn(load);
         for _ in 0..ROUNDS {
-            let region = me.transport.allocate(8192, MemoryKind::Host).wait(stage.timeout()).expected("memory")?;
+            let region = me.transport.allocate(8192, stage.memory()).wait(stage.timeout()).expected("memory")?;
             let blob = me.transport.export(&region, &[Rank::new(own)]).expected("an export")?;
             let remote = me.transport.import(Rank::new(own), &blob).wait(stage.timeout()).expected("an import")?;
             let target = RemoteAddress { region: remote.key(), offset: 0 };
@@ -301,19 +301,19 @@ fn a_queue_outlives(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
     let own = stage.rank();
     let queue = me.queue(own, 8)?;
-    me.window.write(0, &pattern(1, 3000));
+    me.window.write(0, &pattern(1, 3000))?;
     let put = me.put(0, own, 8192, 3000);
     stage.meet()?;
     let Member { transport, window, .. } = me;
     drop(transport);
     if let Ok(ticket) = queue.post(&[put]) {
         match queue.wait(ticket, Completion::Remote(Agent::Cpu), stage.timeout()) {
-            Ok(()) => same_bytes("what the put moved", &window.read(8192, 3000), &pattern(1, 3000))?,
+            Ok(()) => same_bytes("what the put moved", &window.read(8192, 3000)?, &pattern(1, 3000))?,
             Err(QueueError::Timeout { state, .. }) => return Err(failed("completion or an error", state)),
             Err(_) => {}
         }
     }
     drop(queue);
-    same_bytes("the region", &window.read(0, 3000), &pattern(1, 3000))?;
+    same_bytes("the region", &window.read(0, 3000)?, &pattern(1, 3000))?;
     stage.meet()
 }
