@@ -15,7 +15,8 @@
 //                         Pointers out of it need load, store and the like (below).
 //   CAMPANILE_DEVICE      in front of every function that a kernel calls.
 //   CAMPANILE_MEMBER      the same for a member function.
-//   CAMPANILE_SHARED T x; memory of the block; CAMPANILE_DYNAMIC_SHARED(T, x) is the part sized at launch.
+//   CAMPANILE_SHARED T x; memory of the block, in a kernel or a CAMPANILE_DEVICE function, not in a member function: there
+//                         the emulator's could not be unloaded. CAMPANILE_DYNAMIC_SHARED(T, x) is the part sized at launch.
 //   CAMPANILE_UNROLL      in front of a loop that must be unrolled, CAMPANILE_NO_UNROLL of one that must not.
 //
 // Ids: one-dimensional. thread_index() in block_threads(), block_index() in grid_blocks(); lane() in WAVE. Blocks are

@@ -10,6 +10,16 @@
 
 namespace campanile {
 
+CAMPANILE_DEVICE u32 share_in_block(u32 value) {
+  CAMPANILE_SHARED u32 shared;
+  if (thread_index() == 0) shared = value;
+  block_barrier();
+  const u32 result = shared;
+  // Before the next one is written.
+  block_barrier();
+  return result;
+}
+
 struct Thread {
   static CAMPANILE_MEMBER u32 index() { return 0; }
   static CAMPANILE_MEMBER u32 count() { return 1; }
@@ -39,15 +49,7 @@ struct Block {
     block_barrier();
 #endif
   }
-  static CAMPANILE_MEMBER u32 share(u32 value) {
-    CAMPANILE_SHARED u32 shared;
-    if (thread_index() == 0) shared = value;
-    block_barrier();
-    const u32 result = shared;
-    // Before the next one is written.
-    block_barrier();
-    return result;
-  }
+  static CAMPANILE_MEMBER u32 share(u32 value) { return share_in_block(value); }
 };
 
 }  // namespace campanile

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use campanile::bootstrap::ThreadBootstrap;
+use campanile::p2p::P2pPlugin;
 use campanile_collectives::gpu::{BarrierView, GpuBarrier, GpuBarrierError};
-use campanile_core::{Arena, Rank, Team};
+use campanile_core::{Arena, CommOptions, Communicator, GpuChoice, Rank, Team};
 use campanile_gpu::view::{CommunicatorView, RegionView};
 use campanile_gpu::{
     Cache, Coherence, Compile, Device, DeviceCommunicator, DeviceFailure, DeviceMemory, Emulation, FailureKind, Gpu,
@@ -222,6 +224,41 @@ fn an_abort_frees_all_blocks() {
     assert!(part.stream.synchronize(Duration::from_millis(30)).is_err(), "it waits for rank 1");
     part.barrier.comm().abort();
     assert_eq!((part.failure().kind, part.failure().peer), (FailureKind::Aborted, 1));
+}
+
+/// Over a communicator, whose transport maps the windows: a barrier of all, and one of two of three ranks.
+#[test]
+fn over_a_communicator() {
+    let Some(devices) = devices(3, 32, 0) else { return };
+    std::thread::scope(|scope| {
+        for bootstrap in ThreadBootstrap::world(3) {
+            let devices = &devices;
+            scope.spawn(move || {
+                let plugin = P2pPlugin::new(GpuChoice::Emulator, Settings::default());
+                let options = CommOptions { timeout: PATIENCE, ..CommOptions::default() };
+                let comm = Communicator::new(Arc::new(bootstrap), &plugin, options).unwrap();
+                let device = &devices[comm.device().unwrap() as usize % devices.len()];
+                let of_device = Arc::new(DeviceCommunicator::new(&comm, device, &Arena::new(), 5).unwrap());
+                let all = GpuBarrier::new(&of_device, comm.team(), 0, &cache()).unwrap();
+                let two = Team::new([Rank(2), Rank(0)]).unwrap();
+                let two = (comm.rank() != 1).then(|| GpuBarrier::new(&of_device, &two, 3, &cache()).unwrap());
+                let stream = device.stream().unwrap();
+                for barrier in [Some(&all), two.as_ref(), Some(&all)].into_iter().flatten() {
+                    // SAFETY: the barriers live until the stream is done.
+                    unsafe { barrier.enter_times(&stream, 3).unwrap() };
+                }
+                stream.synchronize(PATIENCE).unwrap();
+                all.check().unwrap();
+                let mut words = [0; 40];
+                stream.download(&of_device.signal_words(), 0, &mut words).unwrap();
+                let words: Vec<u8> = words.chunks_exact(8).map(|word| word[0]).collect();
+                // What the others have raised here; one block needs no word of its own rank.
+                let seen = [[0, 6, 6, 3, 0], [6, 0, 6, 0, 0], [6, 6, 0, 0, 3]][comm.rank()];
+                assert_eq!(words, seen, "rank {}", comm.rank());
+                comm.agree("done", &[]).unwrap();
+            });
+        }
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use campanile_core::{Arena, ArenaError, ArenaRegion};
+use campanile_core::{Arena, ArenaError, ArenaRegion, CommError, Communicator, MemoryKind};
 
 use crate::view::{CommunicatorView, NEAR_RANKS};
 use crate::{Address, CallError, Coherence, Device, DeviceMemory, HostMemory, Memory};
@@ -17,7 +17,8 @@ const RECORD_BYTES: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a rank's kernels need to communicate: windows of all ranks as mapped for its device, signal words, an error word,
-/// an abort word and the deadline of every wait. Kernels are given its [`view`](Self::view); `kernels/campanile.h` is what
+/// an abort word and the deadline of every wait. [`new`](Self::new) makes it of a communicator,
+/// [`in_process`](Self::in_process) for ranks that share a process and need none. Kernels are given its [`view`](Self::view); `kernels/campanile.h` is what
 /// they do with it.
 ///
 /// The first failure is sticky: kernels that ask `has_failed` end at once, for ever after.
@@ -127,6 +128,30 @@ impl DeviceCommunicator {
             }
         };
         devices.iter().enumerate().map(rank).collect()
+    }
+
+    /// This rank of a communicator whose transport maps windows in device memory: a window that holds the arena and, behind
+    /// it, `signals` words, all zeroed. `device` is the one that the communicator [names](Communicator::device); ranks may
+    /// be processes, and are numbered as in the communicator's team. Waits on the device last as long as the communicator's.
+    /// Collective.
+    ///
+    /// # Errors
+    /// [`DeviceCommunicatorError`]: the transport has no window there or does not map a peer's, too little memory, an arena
+    /// with a region "signals".
+    pub fn new(
+        comm: &Communicator,
+        device: &Device,
+        arena: &Arena,
+        signals: usize,
+    ) -> Result<Self, DeviceCommunicatorError> {
+        let mut arena = arena.clone();
+        let signals = arena.carve("signals", "word", 8, signals)?;
+        let window = comm.window(arena.bytes(), MemoryKind::Device(device.ordinal()))?;
+        let reach = |rank: usize| window.device_address(rank).ok_or(DeviceCommunicatorError::Unreachable { rank });
+        let windows = (0..comm.ranks()).map(reach).collect::<Result<Vec<_>, _>>()?;
+        let keep = Arc::new(window);
+        // SAFETY: the window is mapped for this rank's device as long as it lives, zeroed on all ranks before it is there.
+        unsafe { Self::over(device, comm.rank(), windows, arena.bytes(), signals, comm.timeout(), keep) }
     }
 
     /// One rank, over windows that are there: those of a transport. `signals` is the region of the windows' arena that
@@ -343,6 +368,17 @@ pub enum DeviceCommunicatorError {
         name: String,
         /// Bytes of the window.
         window_bytes: usize,
+    },
+    /// The communicator gave no window.
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// Kernels do not reach a peer.
+    #[error(
+        "load and store do not reach the window of rank {rank}, and its transport brings no device code for queues"
+    )]
+    Unreachable {
+        /// The peer.
+        rank: usize,
     },
     /// A call failed.
     #[error(transparent)]
