@@ -1,6 +1,7 @@
 //! The operation on GPUs, in the emulator: the same bits as the model on a grid of cases, at waves 32 and 64; deadlines,
 //! aborts and misuse.
 
+#[allow(dead_code, reason = "this test uses a part")]
 #[path = "../examples/moe_gpu/case.rs"]
 mod case;
 mod emulated;

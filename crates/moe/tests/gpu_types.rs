@@ -1,6 +1,7 @@
 //! The payload types of the operation on GPUs, in the emulator: FP8 FNUZ, FP4, and bf16 quantised inside dispatch, at waves
 //! 32 and 64, bit for bit as the model, which the host engine is held against too.
 
+#[allow(dead_code, reason = "this test uses a part")]
 #[path = "../examples/moe_gpu/case.rs"]
 mod case;
 mod emulated;

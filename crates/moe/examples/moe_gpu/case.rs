@@ -1,7 +1,5 @@
 //! Cases: problems of every kind for the operation on GPUs, run as ranks of one process and held against the model.
 
-#![allow(dead_code, reason = "each binary uses a part")]
-
 #[path = "arranged.rs"]
 mod arranged;
 
