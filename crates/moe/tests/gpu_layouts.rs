@@ -1,6 +1,7 @@
 //! Layouts on GPUs, in the emulator: map, offsets and rows as the host has them, results summed to the same bits as the model
 //! on the grid of cases, by pull and by push, at waves 32 and 64; what does not fit is refused.
 
+#[allow(dead_code, reason = "this test uses a part")]
 #[path = "../examples/moe_gpu/case.rs"]
 mod case;
 mod emulated;

@@ -1,6 +1,7 @@
 //! Combine by push on GPUs, in the emulator: the same bits as the model on the grid of cases, at waves 32 and 64; words as
 //! the host has them; results given back where they are not in the window; deadlines, aborts, few resident blocks.
 
+#[allow(dead_code, reason = "this test uses a part")]
 #[path = "../examples/moe_gpu/case.rs"]
 mod case;
 mod emulated;
