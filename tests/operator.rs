@@ -13,7 +13,7 @@ mod library;
 /// Runs `campanile` with these variables.
 fn campanile(variables: &[(&str, &str)], arguments: &[&str]) -> Output {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let program = PROGRAM.get_or_init(|| library::campanile());
+    let program = PROGRAM.get_or_init(library::campanile);
     Command::new(program).args(arguments).envs(variables.iter().copied()).output().expect("the program runs")
 }
 
