@@ -26,10 +26,10 @@ struct ArrangeArguments {
   u32 limit, scale_count, local_experts, alignment;
 };
 
-constexpr u32 TILE = 2048;      // slots that are placed at a time
-constexpr u32 TILE_ROWS = 512;  // rows of a tile at most
+constexpr u32 TILE = 2048;           // slots that are placed at a time
+constexpr u32 TILE_ROWS = 512;       // rows of a tile at most
 constexpr u32 GROUP_EXPERTS = 1024;  // experts whose next places are known at a time
-constexpr u32 COPIES = 8;       // vectors of a row that a lane has in flight
+constexpr u32 COPIES = 4;            // vectors of a row that a lane has in flight; with more, registers spill
 
 struct ArrangeShared {
   u32 experts[TILE];
