@@ -2,9 +2,10 @@
 //!
 //! **Model.** A [`GpuMoe`] is one rank: a window in its device's memory, mapped on the devices of all ranks, and state that
 //! lives on the device: epochs, counters, routes. A round is [`dispatch`](GpuMoe::dispatch), then the caller's experts on the
-//! rows in place, then [`combine`](GpuMoe::combine) (by pull) or [`release`](GpuMoe::release); each is one launch on the
+//! rows in place, then [`combine`](GpuMoe::combine) or [`release`](GpuMoe::release); each is one launch on the
 //! caller's stream, which a graph may capture, since token counts, epochs and masks are read on the device. Dispatch and
-//! combine split into send and receive, a launch each, so that other work fits in between. Results are those of
+//! combine split into send and receive, a launch each, so that other work fits in between. Results come back by pull, or by
+//! push if the config says so; experts may work in a [`DeviceLayout`] too. Results are those of
 //! [`model::solve`](crate::model::solve), bit for bit.
 //!
 //! **Invariants.** A launch allocates nothing and waits for nothing on the host. Every wait on the device has a deadline and

@@ -90,19 +90,19 @@ impl Job {
         let sharing = count.div_ceil(devices.len()) as u32;
         let options = GpuMoeOptions { receivers: self.receivers, ..GpuMoeOptions::default() };
         let small = self.backend == "emulator";
+        // Blocks of all ranks together fit on a device: those of a combine wait for the others' first blocks.
+        let blocks = (devices[0].multiprocessors() / sharing).clamp(1, 16);
+        let pins = Pins { blocks: Some(blocks), threads: Some(256), shared_bytes: None };
+        let few = GpuMoeOptions { dispatch: pins, combine: pins, ..options };
         match self.arm.as_deref() {
             Some("check") => check_grid(&devices, &cache),
             Some("bench") => bench::run(&ranks, sharing, &options, &cache, small, MoeCombine::Pull),
             Some("push") => bench::run(&ranks, sharing, &options, &cache, small, MoeCombine::Push),
-            Some("layouts") => layouts::run(&ranks, &options, &cache, small),
+            Some("layouts") => layouts::run(&ranks, if sharing > 1 { &few } else { &options }, &cache, small),
             Some("soak") => {
-                // Blocks of all ranks together fit on a device: those of a combine wait for the others' first blocks.
-                let blocks = (devices[0].multiprocessors() / sharing).clamp(1, 16);
-                let pins = Pins { blocks: Some(blocks), threads: Some(256), shared_bytes: None };
-                let options = GpuMoeOptions { dispatch: pins, combine: pins, ..options };
                 let rounds = self.rounds.unwrap_or(if small { 20 } else { 100_000 });
                 let start = Instant::now();
-                soak::run(&ranks, &options, &cache, rounds)?;
+                soak::run(&ranks, &few, &cache, rounds)?;
                 let seconds = start.elapsed().as_secs_f64();
                 println!("{count} ranks: {rounds} rounds by graph replay, every element right, {seconds:.1} s");
                 Ok(())
