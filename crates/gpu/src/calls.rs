@@ -132,11 +132,11 @@ pub trait Calls: fmt::Debug + Send + Sync {
     /// Lets `device` reach plain allocations of `peer`. Doing it twice is no error.
     fn enable_peer_access(&self, device: u32, peer: u32) -> Result<()>;
 
-    /// Plain device memory.
+    /// Plain device memory; 0 bytes are refused, as the vendors do.
     fn allocate(&self, device: u32, bytes: usize, coherence: Coherence) -> Result<Address>;
     /// Frees plain memory. Waits for the device.
     unsafe fn free(&self, device: u32, address: Address) -> Result<()>;
-    /// Pinned host memory that all devices reach at the same address.
+    /// Pinned host memory that all devices reach at the same address; 0 bytes are refused.
     fn host_allocate(&self, device: u32, bytes: usize) -> Result<*mut u8>;
     /// Frees pinned host memory.
     unsafe fn host_free(&self, device: u32, pointer: *mut u8) -> Result<()>;

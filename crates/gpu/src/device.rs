@@ -119,7 +119,7 @@ impl Device {
         self.gpu.calls().enable_peer_access(self.ordinal, peer.ordinal)
     }
 
-    /// Plain memory, not zeroed.
+    /// Plain memory, not zeroed. Memory of 0 bytes has an address, too.
     ///
     /// # Errors
     /// Those of the call: out of memory.

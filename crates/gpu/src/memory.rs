@@ -39,7 +39,7 @@ pub struct DeviceMemory {
 
 impl DeviceMemory {
     pub(crate) fn new(device: &Device, bytes: usize, coherence: Coherence) -> Result<Self, CallError> {
-        let address = device.gpu().calls().allocate(device.ordinal(), bytes, coherence)?;
+        let address = device.gpu().calls().allocate(device.ordinal(), bytes.max(1), coherence)?;
         Ok(Self { device: device.clone(), address, bytes })
     }
 
@@ -91,7 +91,7 @@ unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     pub(crate) fn new(device: &Device, bytes: usize) -> Result<Self, CallError> {
-        let pointer = device.gpu().calls().host_allocate(device.ordinal(), bytes)?;
+        let pointer = device.gpu().calls().host_allocate(device.ordinal(), bytes.max(1))?;
         // SAFETY: allocated with this length, and nobody else has it yet.
         unsafe { pointer.write_bytes(0, bytes) };
         Ok(Self { device: device.clone(), pointer, bytes })

@@ -85,6 +85,9 @@ impl Stream {
     /// # Safety
     /// The memory lives until the stream has done it.
     pub unsafe fn fill(&self, memory: &impl Memory, value: u8) -> Result<(), CallError> {
+        if memory.bytes() == 0 {
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         unsafe { self.device.gpu().calls().set(memory.address(), value, memory.bytes(), self.handle) }
     }
@@ -97,6 +100,9 @@ impl Stream {
     /// # Safety
     /// Both are mapped for the device, for `bytes` bytes, until the stream has done it.
     pub unsafe fn copy(&self, target: Address, source: Address, bytes: usize) -> Result<(), CallError> {
+        if bytes == 0 {
+            return Ok(());
+        }
         // SAFETY: the caller's promise.
         unsafe { self.device.gpu().calls().copy(target, source, bytes, self.handle) }
     }

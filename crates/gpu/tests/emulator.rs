@@ -192,6 +192,9 @@ fn handles_that_are_not_alive_are_refused() {
         }
         assert_eq!(calls.free(0, 0x1000).expect_err("nothing is there").code(), Some(1));
     }
+    // As CUDA has it; the types above the table know memory of 0 bytes.
+    assert_eq!(calls.allocate(0, 0, Coherence::Coarse).expect_err("it has no byte").code(), Some(1));
+    assert_eq!(device.allocate(0, Coherence::Coarse).unwrap().bytes(), 0);
     assert_eq!(device.allocate_virtual(1, Coherence::Coarse).unwrap().bytes() % 4096, 0);
     // SAFETY: it is no code at all.
     let error = unsafe { device.load(b"no module") }.expect_err("it is none");

@@ -27,6 +27,10 @@ pub fn plain(bench: &Bench) -> Result<Outcome> {
     stream.download(&memory, 0, &mut found)?;
     ensure(found.iter().all(|byte| *byte == 0xa5), || "the fill left bytes out".to_owned())?;
     ensure(stream.upload(&memory, 12_340, &[0; 6]).is_err(), || "a copy over the end was taken".to_owned())?;
+    let empty = bench.device.allocate(0, Coherence::Coarse)?;
+    round_trip(&stream, &empty, 3)?;
+    // SAFETY: nothing is filled.
+    unsafe { stream.fill(&empty, 0xa5)? };
     let error = bench.device.allocate(1 << 60, Coherence::Coarse).err().ok_or("2^60 bytes were given")?;
     Ok(Passed(format!("2^60 bytes: {error}")))
 }

@@ -65,7 +65,10 @@ pub(super) struct Memories {
 
 impl Memories {
     pub(super) fn allocate(&self, bytes: usize) -> Result<Address> {
-        let allocation = Allocation::create(bytes.max(1))?;
+        if bytes == 0 {
+            return Err(failed("allocate", "bytes 0".to_owned(), INVALID_VALUE, "at least one byte is needed"));
+        }
+        let allocation = Allocation::create(bytes)?;
         self.place(allocation.fd, allocation.bytes)
     }
 
