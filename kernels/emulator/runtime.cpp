@@ -220,6 +220,14 @@ uint32_t emulator_grid_blocks() { return emulator::block->grid.launch.blocks; }
 void* emulator_dynamic_shared() { return emulator::block->dynamic_shared(); }
 void emulator_pause() { emulator::block->pause(); }
 
+void emulator_misaligned(const void* address, uint32_t bytes) {
+  char text[96];
+  std::snprintf(text, sizeof text, "an access of %u bytes at %p, which is no multiple of that", bytes, address);
+  emulator::fail(emulator::block->grid, text, emulator::block->index);
+  // Nobody goes on after a failure.
+  while (true) emulator::block->yield();
+}
+
 void emulator_block_barrier() { emulator::block->block_barrier(); }
 
 void emulator_wave_barrier(uint32_t wave) { emulator::block->wave_rendezvous(wave); }

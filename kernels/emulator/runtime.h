@@ -7,8 +7,8 @@
 // are ranks.
 //
 // Invariants. A fiber never changes its OS thread. All lanes of a wave, or threads of a block, that have not ended must
-// meet at its operation: where none of a block's fibers can run, the launch ends with an error, never with a hang. What
-// the emulator says nothing about: cache coherence, sc bits, missing waits (the committed instruction counts do),
+// meet at its operation: where none of a block's fibers can run, the launch ends with an error, never with a hang. An
+// access that is not aligned is an error, as on GPUs. What the emulator says nothing about: cache coherence, sc bits, missing waits (the committed instruction counts do),
 // speed.
 #ifndef CAMPANILE_EMULATOR_RUNTIME_H
 #define CAMPANILE_EMULATOR_RUNTIME_H
@@ -50,6 +50,8 @@ void emulator_fence_release();
 void emulator_fence_acquire();
 void emulator_before_relaxed_store(const void* address);
 void emulator_after_relaxed_load(const void* address);
+// Ends the launch with an error.
+[[noreturn]] void emulator_misaligned(const void* address, uint32_t bytes);
 }
 
 #endif

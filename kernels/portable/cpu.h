@@ -55,6 +55,13 @@ CAMPANILE_DEVICE u64 global_nanoseconds() { return emulator_nanoseconds(); }
 CAMPANILE_DEVICE u64 clock_cycles() { return emulator_nanoseconds(); }
 CAMPANILE_DEVICE void drain() {}
 
+// GPUs fault where CPUs do not.
+template <class T>
+CAMPANILE_DEVICE T* aligned(T* p) {
+  if (reinterpret_cast<u64>(p) % sizeof(T) != 0) emulator_misaligned(p, sizeof(T));
+  return p;
+}
+
 // What a relaxed access adds under ThreadSanitizer; nothing elsewhere.
 #if defined(__SANITIZE_THREAD__)
 #define CAMPANILE_BEFORE_STORE(p) emulator_before_relaxed_store(p)
@@ -66,47 +73,47 @@ CAMPANILE_DEVICE void drain() {}
 
 template <Scope S, class T>
 CAMPANILE_DEVICE T load_relaxed(const T* p) {
-  T v = __atomic_load_n(p, __ATOMIC_RELAXED);
+  T v = __atomic_load_n(aligned(p), __ATOMIC_RELAXED);
   CAMPANILE_AFTER_LOAD(p);
   return v;
 }
 template <Scope S, class T>
 CAMPANILE_DEVICE T load_acquire(const T* p) {
-  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(aligned(p), __ATOMIC_ACQUIRE);
 }
 template <Scope S, class T>
 CAMPANILE_DEVICE void store_relaxed(T* p, T v) {
   CAMPANILE_BEFORE_STORE(p);
-  __atomic_store_n(p, v, __ATOMIC_RELAXED);
+  __atomic_store_n(aligned(p), v, __ATOMIC_RELAXED);
 }
 template <Scope S, class T>
 CAMPANILE_DEVICE void store_release(T* p, T v) {
-  __atomic_store_n(p, v, __ATOMIC_RELEASE);
+  __atomic_store_n(aligned(p), v, __ATOMIC_RELEASE);
 }
 template <Scope S, class T>
 CAMPANILE_DEVICE T fetch_add_relaxed(T* p, T v) {
   CAMPANILE_BEFORE_STORE(p);
-  T old = __atomic_fetch_add(p, v, __ATOMIC_RELAXED);
+  T old = __atomic_fetch_add(aligned(p), v, __ATOMIC_RELAXED);
   CAMPANILE_AFTER_LOAD(p);
   return old;
 }
 template <Scope S, class T>
 CAMPANILE_DEVICE T fetch_add_release(T* p, T v) {
-  T old = __atomic_fetch_add(p, v, __ATOMIC_RELEASE);
+  T old = __atomic_fetch_add(aligned(p), v, __ATOMIC_RELEASE);
   CAMPANILE_AFTER_LOAD(p);
   return old;
 }
 template <Scope S, class T>
 CAMPANILE_DEVICE T exchange_relaxed(T* p, T v) {
   CAMPANILE_BEFORE_STORE(p);
-  T old = __atomic_exchange_n(p, v, __ATOMIC_RELAXED);
+  T old = __atomic_exchange_n(aligned(p), v, __ATOMIC_RELAXED);
   CAMPANILE_AFTER_LOAD(p);
   return old;
 }
 template <Scope S, class T>
 CAMPANILE_DEVICE T compare_swap_relaxed(T* p, T expected, T v) {
   CAMPANILE_BEFORE_STORE(p);
-  __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  __atomic_compare_exchange_n(aligned(p), &expected, v, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
   CAMPANILE_AFTER_LOAD(p);
   return expected;
 }
@@ -132,21 +139,21 @@ CAMPANILE_DEVICE u64 load_acquire_window(const u64* p) { return load_acquire<Sco
 
 template <class T>
 CAMPANILE_DEVICE T load(const T* p) {
-  return *p;
+  return *aligned(p);
 }
 template <class T>
 CAMPANILE_DEVICE void store(T* p, T v) {
-  *p = v;
+  *aligned(p) = v;
 }
-CAMPANILE_DEVICE void store_window(u32* p, u32 v) { *p = v; }
-CAMPANILE_DEVICE void add_shared(u32* p, u32 v) { __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+CAMPANILE_DEVICE void store_window(u32* p, u32 v) { *aligned(p) = v; }
+CAMPANILE_DEVICE void add_shared(u32* p, u32 v) { __atomic_fetch_add(aligned(p), v, __ATOMIC_RELAXED); }
 
-CAMPANILE_DEVICE Vec16 load16(const Vec16* p) { return *p; }
-CAMPANILE_DEVICE Vec16 load16_stream(const Vec16* p) { return *p; }
-CAMPANILE_DEVICE Vec16 load16_window(const Vec16* p) { return *p; }
-CAMPANILE_DEVICE void store16(Vec16* p, Vec16 v) { *p = v; }
-CAMPANILE_DEVICE void store16_stream(Vec16* p, Vec16 v) { *p = v; }
-CAMPANILE_DEVICE void store16_window(Vec16* p, Vec16 v) { *p = v; }
+CAMPANILE_DEVICE Vec16 load16(const Vec16* p) { return *aligned(p); }
+CAMPANILE_DEVICE Vec16 load16_stream(const Vec16* p) { return *aligned(p); }
+CAMPANILE_DEVICE Vec16 load16_window(const Vec16* p) { return *aligned(p); }
+CAMPANILE_DEVICE void store16(Vec16* p, Vec16 v) { *aligned(p) = v; }
+CAMPANILE_DEVICE void store16_stream(Vec16* p, Vec16 v) { *aligned(p) = v; }
+CAMPANILE_DEVICE void store16_window(Vec16* p, Vec16 v) { *aligned(p) = v; }
 template <int N>
 CAMPANILE_DEVICE void load16_window(const Vec16* const (&p)[N], Vec16 (&v)[N]) {
   static_assert(N == 2 || N == 4 || N == 8, "as many as portable/hip.h has");

@@ -76,6 +76,28 @@ fn divergence_is_a_sticky_fault() {
     }
 }
 
+/// The CPU takes what a GPU does not: the emulator refuses it.
+#[test]
+fn accesses_that_are_not_aligned_are_faults() {
+    let text = "struct Words { u32* words; };
+        static u8* odd(Words a) { return reinterpret_cast<u8*>(a.words) + 4; }
+        CAMPANILE_KERNEL(row, 64, Words, a) { store16(reinterpret_cast<Vec16*>(odd(a)), Vec16{}); }
+        CAMPANILE_KERNEL(word, 64, Words, a) { load_relaxed<Scope::System>(reinterpret_cast<u64*>(odd(a))); }
+        CAMPANILE_KERNEL(element, 64, Words, a) { store(reinterpret_cast<u16*>(odd(a) + 1), u16{}); }
+        CAMPANILE_KERNEL(fine, 64, Words, a) { store(odd(a) + 1, u8{}); store(a.words + 1, 1u); }";
+    for (kernel, bytes) in [("row", 16), ("word", 8), ("element", 2), ("fine", 0)] {
+        let device = device(Emulation::default());
+        let Some(module) = compile(&device, text) else { return };
+        let (stream, memory) = (device.stream().unwrap(), device.allocate(64, Coherence::Coarse).unwrap());
+        // SAFETY: the memory outlives the wait.
+        unsafe { plan(&module, kernel, 1, 64).launch(&stream, &Words { words: memory.address() }).unwrap() };
+        match stream.synchronize(PATIENCE) {
+            Ok(()) => assert_eq!(kernel, "fine"),
+            Err(error) => assert!(error.to_string().contains(&format!("an access of {bytes} bytes at")), "{error}"),
+        }
+    }
+}
+
 /// Threads that have ended are not waited for, by the block or by the wave.
 #[test]
 fn ended_threads_are_not_waited_for() {

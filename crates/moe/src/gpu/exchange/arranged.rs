@@ -21,7 +21,7 @@ pub struct Arranged {
 
 impl Arranged {
     /// Memory for the most rows that can come to `moe`. Not `copied`, the experts read the rows in place, by the map. `shift`
-    /// bytes in front of rows and results take their alignment away.
+    /// bytes in front of rows and results, up to whole elements, take their alignment away.
     ///
     /// # Errors
     /// [`GpuMoeError`] of the layout and of the calls.
@@ -36,7 +36,9 @@ impl Arranged {
         let layout = DeviceLayout::new(moe, layout, alignment, cache)?;
         let (config, rows) = (moe.plan.config(), layout.rows());
         let mut memories = Vec::new();
-        let mut allocate = |bytes: usize| -> Result<Address, GpuMoeError> {
+        // The experts load and store elements, which have an alignment of their own.
+        let mut allocate = |bytes: usize, element: usize| -> Result<Address, GpuMoeError> {
+            let shift = shift.next_multiple_of(element);
             let memory = moe.device.allocate((bytes + shift).next_multiple_of(16), Coherence::Coarse)?;
             let address = memory.address() + shift as Address;
             memories.push(memory);
@@ -44,10 +46,11 @@ impl Arranged {
         };
         // Without padding between rows, so that they are aligned where they happen to be.
         let stride = config.combine_dtype.row_bytes(config.hidden);
-        let results = DeviceRows { data: allocate(rows * stride)?, stride };
+        let results = DeviceRows { data: allocate(rows * stride, config.combine_dtype.bytes())?, stride };
         let stride = config.dtype.row_bytes(config.hidden);
         let copy = if copied {
-            let (data, scales) = (allocate(rows * stride)?, allocate(rows * config.scales * 4)? - shift as Address);
+            let data = allocate(rows * stride, config.dtype.bytes())?;
+            let scales = allocate(rows * config.scales * 4, 4)?;
             Some(LayoutCopy { x: DeviceRows { data, stride }, scales, rows })
         } else {
             None
