@@ -59,7 +59,7 @@ pub struct GpuMoeOptions {
     pub combine: Pins,
     /// Launch geometry of layouts.
     pub arrange: Pins,
-    /// Blocks of a combine by push that send before they sum, where it is not two of three.
+    /// Blocks of a combine by push that send before they sum, where it is not 32, or two of three of fewer than 48.
     pub senders: Option<u32>,
     /// Blocks of a dispatch that take in what comes, where it is not the default's. The others end once they have sent.
     pub receivers: Option<u32>,
