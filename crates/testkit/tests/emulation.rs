@@ -1,6 +1,6 @@
 //! What the core makes up for where caps lack it, on a transport that keeps no more than it promises.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use campanile_core::{CommError, Completion, Condition, MemoryKind, OpKind, PostError, Strength, Window};
@@ -96,10 +96,12 @@ fn large_puts_are_split_into_the_fewest_pieces() {
 
 #[test]
 fn what_cannot_be_emulated_is_refused_with_the_reason() {
+    // A rank that is gone is another reason.
+    let both_have_tried = Barrier::new(2);
     let ended = job(2, &stack("lean(alignment=8)"), &options(), |comm| {
         let window = comm.window(4096, MemoryKind::Host).expect("a window");
         let put = window.put(1 - comm.rank(), window.region(), 1, 8, 16);
-        comm.agree("both have tried", &[]).ok();
+        both_have_tried.wait();
         put.expect_err("it is not aligned")
     });
     for error in ended {
