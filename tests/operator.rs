@@ -96,7 +96,7 @@ fn a_transport_by_its_name_in_a_folder() {
     let error = refused(2, &[path, ("CAMPANILE_TRANSPORT", "mailboxes")], &MOE);
     has(
         &error,
-        &["\"mailboxes\" (from environment) is not allowed", "any of shm, mailbox", "nonsense.so: not a plugin"],
+        &["\"mailboxes\" (from environment) is not allowed", "any of shm, p2p, mailbox", "nonsense.so: not a plugin"],
     );
 }
 
@@ -111,7 +111,7 @@ fn files_that_are_no_plugins_say_why() {
             ("/nowhere/lib.so", "plugin /nowhere/lib.so: No such file"),
             ("./mailbox.so", "plugin ./mailbox.so: No such file"),
             (text(folder.path()), "it is no regular file"),
-            ("mailbox.so", "any of shm, and plugins' files (a path with a slash)"),
+            ("mailbox.so", "any of shm, p2p, and plugins' files (a path with a slash)"),
         ] {
             let error = refused(2, &[("CAMPANILE_TRANSPORT", given)], command);
             has(&error, &[&format!("error: CAMPANILE_TRANSPORT = {given:?} (from environment)"), reason]);
