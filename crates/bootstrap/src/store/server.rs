@@ -33,9 +33,17 @@ struct Control {
     /// Readable when `state` was changed.
     event: OwnedFd,
     state: AtomicU8,
-    /// Those that have said what a client says first. Whoever has not is nobody's rank and is not waited for.
-    connections: Mutex<usize>,
-    connections_changed: Condvar,
+    told: Mutex<Told>,
+    told_more: Condvar,
+}
+
+/// What the thread tells, each time that it has done what there was to do.
+#[derive(Debug, Default)]
+struct Told {
+    /// Connections that have said what a client says first. Whoever has not is nobody's rank and is not waited for.
+    clients: usize,
+    /// It takes no new ones.
+    closed: bool,
 }
 
 /// States of a server.
@@ -53,9 +61,9 @@ impl Control {
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
-    fn connections(&self) -> MutexGuard<'_, usize> {
+    fn told(&self) -> MutexGuard<'_, Told> {
         // No code that can panic runs under the lock.
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -90,8 +98,8 @@ impl StoreServer {
         let control = Arc::new(Control {
             event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             state: AtomicU8::new(state::OPEN),
-            connections: Mutex::default(),
-            connections_changed: Condvar::new(),
+            told: Mutex::default(),
+            told_more: Condvar::new(),
         });
         let mut map = Map::default();
         if let Some((key, value)) = first {
@@ -111,11 +119,9 @@ impl StoreServer {
     /// have.
     pub(crate) fn close(&self, timeout: Duration) -> bool {
         self.control.set(state::CLOSING);
-        let wait =
-            self.control
-                .connections_changed
-                .wait_timeout_while(self.control.connections(), timeout, |connections| *connections > 0);
-        *wait.unwrap_or_else(PoisonError::into_inner).0 == 0
+        let is_open = |told: &mut Told| !told.closed || told.clients > 0;
+        let waited = self.control.told_more.wait_timeout_while(self.control.told(), timeout, is_open);
+        !is_open(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 }
 
@@ -203,11 +209,13 @@ impl Server {
                     self.accept(socket);
                 }
             }
-            if self.control.state.load(Ordering::Acquire) == state::CLOSING {
+            let closed = self.control.state.load(Ordering::Acquire) == state::CLOSING;
+            if closed {
                 self.listener.close();
             }
-            *self.control.connections() = self.clients.iter().filter(|client| client.validated).count();
-            self.control.connections_changed.notify_all();
+            let clients = self.clients.iter().filter(|client| client.validated).count();
+            *self.control.told() = Told { clients, closed };
+            self.control.told_more.notify_all();
         }
     }
 
@@ -454,7 +462,7 @@ mod tests {
         let client = StoreClient::connect(server.address(), Rank(0), 1, LONG).unwrap();
         // The mute one came first, so it is accepted by now.
         client.put("key", b"").unwrap();
-        assert!(!server.close(Duration::from_millis(1)), "a client is waited for");
+        assert!(!server.close(Duration::from_millis(20)), "a client is waited for");
         drop(client);
         assert!(server.close(LONG));
     }
