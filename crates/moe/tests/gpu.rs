@@ -126,24 +126,29 @@ fn every_wait_ends_by_a_deadline_and_by_an_abort() {
         (Phase::DispatchSend, Word::ReadyC),
     ] {
         for aborts in [false, true] {
-            let deadline = if aborts { Duration::from_secs(100) } else { Duration::from_secs(1) };
+            let deadline = Duration::from_secs(if aborts { 100 } else { 2 });
             let Some((operations, parts)) = pair(&GpuMoeOptions { deadline, ..GpuMoeOptions::default() }) else {
                 return;
             };
             let (moe, part) = (&operations[0], &parts[0]);
             // SAFETY: the parts are alive until their streams are done.
+            let dispatch = |rank: usize| unsafe {
+                operations[rank].dispatch(set, &parts[rank].stream, &parts[rank].tokens).unwrap();
+            };
+            if phase != Phase::DispatchReceive {
+                // Done before anything is aborted or late.
+                (0..2).for_each(dispatch);
+                (0..2).for_each(|rank| operations[rank].finish(&parts[rank].stream, PATIENCE).unwrap());
+            }
+            // SAFETY: as above.
             unsafe {
-                moe.dispatch(set, &part.stream, &part.tokens).unwrap();
-                if phase != Phase::DispatchReceive {
-                    operations[1].dispatch(set, &parts[1].stream, &parts[1].tokens).unwrap();
-                }
                 match phase {
                     Phase::CombineReceive => moe.combine(set, &part.stream, &part.out).unwrap(),
                     Phase::DispatchSend => {
                         moe.release(set, &part.stream).unwrap();
-                        moe.dispatch(set, &part.stream, &part.tokens).unwrap();
+                        dispatch(0);
                     }
-                    _ => {}
+                    _ => dispatch(0),
                 }
             }
             if aborts {
