@@ -195,7 +195,7 @@ fn a_graph_is_replayed() {
 #[test]
 fn a_missing_rank_is_named() {
     let Some(devices) = devices(4, 32, 0) else { return };
-    let parts = Part::all(&devices, &Team::world(4), 2, 0, Duration::from_millis(200));
+    let parts = Part::all(&devices, &Team::world(4), 2, 0, Duration::from_secs(2));
     for part in [&parts[0], &parts[1], &parts[3]] {
         part.enter();
     }

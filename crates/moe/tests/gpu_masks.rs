@@ -160,7 +160,7 @@ fn a_generation_goes_on_after_a_failure() {
 
 fn generations(by: MoeCombine) {
     let options =
-        GpuMoeOptions { deadline: Duration::from_millis(1500), first: Epoch(u32::MAX - 1), ..GpuMoeOptions::default() };
+        GpuMoeOptions { deadline: Duration::from_millis(2500), first: Epoch(u32::MAX - 1), ..GpuMoeOptions::default() };
     let Some((case, mut operations)) = operations(64, 5, by, &options) else { return };
     let mut active = [true; 4];
     check_round(&operations, &case.problem(1), &active, Set(1));

@@ -154,7 +154,7 @@ fn words_are_those_of_the_host() {
 
 #[test]
 fn a_rank_that_returns_nothing_is_named() {
-    let Some((operations, parts)) = pair(Duration::from_millis(50)) else { return };
+    let Some((operations, parts)) = pair(Duration::from_secs(2)) else { return };
     dispatched(&operations, &parts);
     let (moe, part) = (&operations[0], &parts[0]);
     // SAFETY: the part is alive until its stream is done.
@@ -233,7 +233,7 @@ fn split_phases_of_two_sets() {
 /// A rank that releases what the others combine returns nothing.
 #[test]
 fn a_release_is_no_combine() {
-    let Some((operations, parts)) = pair(Duration::from_millis(50)) else { return };
+    let Some((operations, parts)) = pair(Duration::from_secs(2)) else { return };
     dispatched(&operations, &parts);
     // SAFETY: the parts are alive until their streams are done.
     unsafe {
