@@ -11,8 +11,9 @@ use campanile_core::{CommError, Communicator};
 
 use crate::stream::Stream;
 
-/// Largest message in small parts between near ranks: no larger one was measured (`stream/distance.rs`).
-const NEAR_MOST: usize = 4 << 20;
+/// Largest message in small parts between near ranks: beyond, they were faster in one measurement (`stream/distance.rs`) and
+/// slower in another (`docs/benchmarks/cpu_collectives.md`).
+const NEAR_MOST: usize = 4 << 10;
 
 /// Broadcast over the team of a communicator, of messages up to a capacity.
 ///
