@@ -10,8 +10,8 @@ use super::{DeviceOut, DeviceOutputs, GpuMoe, GpuMoeError, GpuMoeOptions};
 use crate::Plan;
 use crate::protocol::{Epoch, Set, WordMap};
 
-/// Blocks that send before they sum, of three times as many or more: the best of those measured on 2 × H200, with 4096 tokens
-/// and with 128 (`docs/benchmarks/gpu_moe.md`).
+/// Blocks that send before they sum, where there are at least 48, else two of three: the best of those measured on 2 × H200,
+/// with 4096 tokens and with 128 (`docs/benchmarks/gpu_moe.md`).
 const SENDERS: u32 = 32;
 
 /// Of one set.
