@@ -29,7 +29,7 @@ use campanile_moe::gpu::GpuMoeOptions;
 use case::{Case, Result};
 
 const USAGE: &str = "a backend is needed: cuda, hip or emulator; then check, bench, push, layouts, soak or nothing; \
-                     then --ranks, --rounds, --receivers, --tokens with a number each";
+                     then --ranks, --rounds, --receivers, --tokens, or --wave of the emulator, with a number each";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -52,6 +52,7 @@ struct Job {
     rounds: Option<usize>,
     receivers: Option<u32>,
     tokens: Option<usize>,
+    wave: Option<u32>,
 }
 
 impl Job {
@@ -70,6 +71,7 @@ impl Job {
                 "--rounds" => job.rounds = Some(number.ok_or(USAGE)?),
                 "--tokens" => job.tokens = Some(number.ok_or(USAGE)?),
                 "--receivers" => job.receivers = Some(number.ok_or(USAGE)? as u32),
+                "--wave" => job.wave = Some(number.ok_or(USAGE)? as u32),
                 _ => return Err(USAGE.into()),
             }
         }
@@ -81,7 +83,10 @@ impl Job {
         let gpu = match self.backend.as_str() {
             "cuda" => Gpu::open(Backend::Cuda, &settings)?,
             "hip" => Gpu::open(Backend::Hip, &settings)?,
-            "emulator" => Gpu::emulator(Emulation { devices: 2, wave: 32, ..Emulation::default() }, &settings)?,
+            "emulator" => {
+                let wave = self.wave.unwrap_or(32);
+                Gpu::emulator(Emulation { devices: 2, wave, ..Emulation::default() }, &settings)?
+            }
             other => return Err(format!("backend {other:?}; allowed are cuda, hip and emulator").into()),
         };
         let devices = gpu.devices()?;
