@@ -44,7 +44,7 @@ struct FirstExperts {
 };
 
 // The owners of a token, one bit a rank.
-struct Owners {
+struct TokenOwners {
   const DispatchArguments& a;
   const LowLatencyShared& shared;
   u32 mask = 0;
@@ -59,7 +59,7 @@ CAMPANILE_DEVICE u32 owners_of(const DispatchArguments& a, const LowLatencyShare
                                const FirstExperts& first) {
   const u32 topk = a.common.topk;
   const u64 begin = static_cast<u64>(token) * topk;
-  Owners owners{a, shared};
+  TokenOwners owners{a, shared};
   u32 slot = 0;
   if (a.index_vectors) {
     owners.add_four(first.four);

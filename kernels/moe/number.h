@@ -103,6 +103,18 @@ struct Quantized<Type::F8E4M3FNUZ> {
   }
 };
 
+// Four elements as codes, the first in the lowest byte.
+template <Type T>
+CAMPANILE_DEVICE u32 narrow_four(const float (&x)[4]) {
+#if defined(CAMPANILE_NARROW_E4M3)
+  if constexpr (T == Type::F8E4M3) return narrow_e4m3(x);
+#endif
+  u32 codes = 0;
+  CAMPANILE_UNROLL
+  for (u32 i = 0; i < 4; i++) codes |= Quantized<T>::narrow(x[i]) << (8 * i);
+  return codes;
+}
+
 // Elements of a type in 16 bytes, to and from f32.
 template <Type T>
 struct Numbers;

@@ -64,9 +64,20 @@ CAMPANILE_DEVICE Scaling scaling_of(u32 largest) {
 CAMPANILE_DEVICE u32 greater(u32 a, u32 b) { return a > b ? a : b; }
 // bf16 magnitudes ascend with their bits; above infinity are the NaN, which do not count.
 CAMPANILE_DEVICE u32 magnitude_of(u32 bf16) { return (bf16 & 0x7fff) > 0x7f80 ? 0 : bf16 & 0x7fff; }
-CAMPANILE_DEVICE u32 magnitude_of(Vec16 v) {
-  const u32 words[4] = {v.x, v.y, v.z, v.w};
-  u32 magnitude = 0;
+#if !defined(CAMPANILE_GREATER_HALVES)
+CAMPANILE_DEVICE u32 greater_halves(u32 a, u32 b) {
+  return greater(a & 0xffff, b & 0xffff) | greater(a >> 16, b >> 16) << 16;
+}
+#endif
+// The greatest of 16 elements. NaN are counted at first, two elements at a time, and left out if there is one.
+CAMPANILE_DEVICE u32 magnitude_of(Vec16 low, Vec16 high) {
+  const u32 words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  u32 halves = 0;
+  CAMPANILE_UNROLL
+  for (u32 word : words) halves = greater_halves(halves, word & 0x7fff7fffu);
+  u32 magnitude = greater(halves & 0xffff, halves >> 16);
+  if (magnitude <= 0x7f80) return magnitude;
+  magnitude = 0;
   CAMPANILE_UNROLL
   for (u32 word : words) magnitude = greater(magnitude, greater(magnitude_of(word), magnitude_of(word >> 16)));
   return magnitude;
@@ -84,13 +95,13 @@ CAMPANILE_DEVICE Vec16 narrow16(Vec16 low, Vec16 high, float inverse) {
   u32 codes[4];
   CAMPANILE_UNROLL
   for (u32 i = 0; i < 4; i++) {
-    codes[i] = 0;
+    float x[4];
     CAMPANILE_UNROLL
     for (u32 k = 0; k < 4; k++) {
       const u32 word = words[2 * i + k / 2];
-      const float x = float_of(k % 2 == 0 ? word << 16 : word & 0xffff0000u);
-      codes[i] |= Quantized<T>::narrow(x * inverse) << (8 * k);
+      x[k] = float_of(k % 2 == 0 ? word << 16 : word & 0xffff0000u) * inverse;
     }
+    codes[i] = narrow_four<T>(x);
   }
   return {codes[0], codes[1], codes[2], codes[3]};
 }
@@ -107,7 +118,7 @@ CAMPANILE_DEVICE void send_blocks(const WideRow& row, const Owners& owners, u32 
     const bool loads = i < vectors && block < end;
     Vec16 low{}, high{};
     if (loads) low = load16(x + 2 * i), high = load16(x + 2 * i + 1);
-    const Scaling scaling = scaling_of<T>(greatest(greater(magnitude_of(low), magnitude_of(high)), size));
+    const Scaling scaling = scaling_of<T>(greatest(magnitude_of(low, high), size));
     if (loads) owners.store_codes(i, narrow16<T>(low, high, scaling.inverse));
     if (block < end && block << shift == i) owners.store_scale(block, scaling.scale);
   }

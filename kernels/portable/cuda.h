@@ -159,6 +159,26 @@ CAMPANILE_DEVICE u32 narrow_bf16(float low, float high) {
   return pair;
 }
 
+// Two instructions for four codes, which saturate infinities and make every NaN 0x7f.
+#define CAMPANILE_NARROW_E4M3
+CAMPANILE_DEVICE u32 narrow_e4m3(const float (&x)[4]) {
+  u32 codes;
+  asm("{\n\t.reg .b16 low, high;\n\t"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n\t"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n\t"
+      "mov.b32 %0, {low, high};\n\t}"
+      : "=r"(codes)
+      : "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]));
+  return codes;
+}
+// The greater of each half.
+#define CAMPANILE_GREATER_HALVES
+CAMPANILE_DEVICE u32 greater_halves(u32 a, u32 b) {
+  u32 greater;
+  asm("max.u16x2 %0, %1, %2;" : "=r"(greater) : "r"(a), "r"(b));
+  return greater;
+}
+
 #define CAMPANILE_LOAD16(name, op)                                      \
   CAMPANILE_DEVICE Vec16 name(const Vec16* p) {                         \
     Vec16 v;                                                            \

@@ -3,7 +3,7 @@
 use anyhow::{Context, anyhow};
 use campanile::Communicator;
 use campanile::core::selection::Preference;
-use campanile::core::{Config, GpuChoice, MoeMode, Path};
+use campanile::core::{Config, GpuChoice, Path};
 use campanile::gpu::{Cache, Device, Gpu, Settings};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -56,12 +56,9 @@ impl Kind {
     }
 
     /// Refuses what MoE has on the host, and on a device not yet.
-    pub fn check_moe(self, mode: MoeMode, path: Path) -> Result<(), Error> {
+    pub fn check_moe(self, path: Path) -> Result<(), Error> {
         if self == Self::Host {
             return Ok(());
-        }
-        if mode != MoeMode::Auto {
-            return Err(self.lacks(&format!("mode {mode}"), "its kernels have one schedule: use mode auto"));
         }
         if path == Path::Queue {
             return Err(self.lacks("path queue", "its kernels load and store: use path auto or load-store"));

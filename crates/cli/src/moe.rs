@@ -287,7 +287,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
     }
     exchange.ranks = problem.ranks.len();
     let ranks = Ranks::on(args.device, exchange.ranks, options, Some(combine))?;
-    args.device.check_moe(args.mode.unwrap_or(config.moe_mode()), ranks.config().path())?;
+    args.device.check_moe(ranks.config().path())?;
     let devices = Devices::open(args.device, ranks.config())?;
     if let Some(devices) = &devices {
         devices.warn_if_shared(exchange.ranks);

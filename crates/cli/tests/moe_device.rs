@@ -37,6 +37,8 @@ fn files_give_the_same_bytes_as_on_the_host() {
                 &["--as", "processes"],
                 &["--as", "threads", "--layout", "compact"],
                 &["--as", "threads", "--layout", "expert-major", "--combine", "push"],
+                &["--as", "threads", "--mode", "throughput"],
+                &["--as", "threads", "--mode", "low-latency"],
             ],
         ),
         (File::new(&[2, 9], 1, 16, 3, Dtype::F16, 2), &[], &[&["--as", "threads"]]),
@@ -122,7 +124,6 @@ fn the_suite_examines_the_transport_of_devices() {
 fn what_a_device_cannot_do_is_refused() {
     let emulator = |options: &[&'static str]| [&["moe", "--device", "emulator"][..], options].concat();
     refused(&["moe", "--device", "warp"], &["host", "gpu", "emulator"]);
-    refused(&emulator(&["--mode", "low-latency"]), &["mode low-latency", "use mode auto"]);
     refused(&emulator(&["--path", "queue"]), &["path queue", "load-store"]);
     refused(&["check", "--device", "emulator", "--transport", "shm"], &["p2p", "shm"]);
     for option in [&["--graph"][..], &["--sms", "2"]] {
@@ -131,6 +132,8 @@ fn what_a_device_cannot_do_is_refused() {
     refused(&["bench", "moe", "--device", "emulator", "--sms", "0"], &["--sms"]);
     if has_compiler() {
         refused(&["bench", "moe", "--device", "emulator", "--sms", "500"], &["--sms is 500", "4 multiprocessors"]);
+        let many = ["--mode", "low-latency", "--tokens", "600", "--hidden", "8", "-n", "1", "--as", "threads"];
+        refused(&emulator(&many), &["low-latency", "600 tokens a rank", "512 at most", "throughput"]);
     }
 }
 

@@ -28,11 +28,12 @@ const NO_BARRIER: &str = "-DCAMPANILE_BUG_NO_BARRIER";
 const NO_ACQUIRE: &str = "-DCAMPANILE_BUG_NO_ACQUIRE";
 const PUSH_BUGS: &[&str] = &["-DCAMPANILE_BUG_NO_RETURN_RELEASE", "-DCAMPANILE_BUG_NO_RETURN_BARRIER"];
 
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 7] = [
     program("smoke_test", &[], &[NO_RELEASE, NO_BARRIER]),
     program("device_test", &[], &[NO_RELEASE, NO_BARRIER]),
     program("litmus_test", &[], &[NO_RELEASE, NO_BARRIER, NO_ACQUIRE]),
     program("moe_test", &[], &[NO_RELEASE, NO_BARRIER]),
+    program("moe_test", &["-DCAMPANILE_LOW_LATENCY"], &[NO_RELEASE, NO_BARRIER]),
     program("moe_test", &["-DCAMPANILE_MOE_QUANTIZE=Type::F8E4M3"], &[NO_RELEASE, NO_BARRIER]),
     program("push_test", &[], PUSH_BUGS),
 ];

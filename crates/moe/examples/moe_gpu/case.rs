@@ -5,7 +5,7 @@ mod arranged;
 
 use std::time::Duration;
 
-use campanile_core::MoeCombine;
+use campanile_core::{MoeCombine, MoeMode};
 use campanile_gpu::{Cache, Device};
 use campanile_moe::exchange::Layout;
 use campanile_moe::gpu::exchange::{Arranged, DeviceProblem};
@@ -40,6 +40,8 @@ pub struct Case {
     pub index: Index,
     /// Bytes that x and out are shifted by.
     pub shift: usize,
+    /// The schedule: low latency, where it can be had, if it is not throughput.
+    pub mode: MoeMode,
     /// How results come back.
     pub combine: MoeCombine,
     /// In which layout the experts work, with groups of this many rows.
@@ -66,6 +68,7 @@ impl Case {
             only: None,
             index: Index::I32,
             shift: 0,
+            mode: MoeMode::Auto,
             combine: MoeCombine::Pull,
             layout: Layout::Rows,
             alignment: 4,
@@ -73,14 +76,14 @@ impl Case {
         }
     }
 
-    /// The cases that every number of ranks is tried with.
+    /// The cases that every number of ranks is tried with, every other one in the schedule for throughput.
     pub fn all(ranks: usize) -> Vec<Self> {
         let ragged: Vec<usize> = (0..ranks).map(|rank| [5, 9, 0, 1, 33, 2, 7, 4][rank % 8]).collect();
         let base = Self::new(&ragged);
         let fp8 = Self { dtype: DType::F8E4M3, scales: 3, ..base.clone() };
         let halves = Self { dtype: DType::F16, combine_dtype: DType::F16, ..base.clone() };
         let floats = Self { dtype: DType::F32, combine_dtype: DType::F32, ..base.clone() };
-        vec![
+        let cases = vec![
             base.clone(),
             // Rows that are no multiple of 16 bytes, and odd addresses.
             Self { hidden: 7, ..base.clone() },
@@ -106,7 +109,14 @@ impl Case {
             },
             // No rank has a token.
             Self { tokens: vec![0; ranks], ..base },
-        ]
+        ];
+        Self::alternate(cases, ranks)
+    }
+
+    /// In one schedule and the other; by `first` which comes first.
+    fn alternate(cases: Vec<Self>, first: usize) -> Vec<Self> {
+        let modes = [MoeMode::Auto, MoeMode::Throughput];
+        cases.into_iter().enumerate().map(|(number, case)| Self { mode: modes[(number + first) % 2], ..case }).collect()
     }
 
     /// The cases of the scaled types, given and quantised in dispatch.
@@ -154,7 +164,8 @@ impl Case {
         let ocp = shapes.map(|shape| (DType::F8E4M3, shape));
         // Only the codes are another type's.
         let fnuz = shapes[..3].iter().map(|shape| (DType::F8E4M3FNUZ, *shape));
-        given.into_iter().chain(ocp.into_iter().chain(fnuz).map(quantized)).collect()
+        let cases = given.into_iter().chain(ocp.into_iter().chain(fnuz).map(quantized)).collect();
+        Self::alternate(cases, ranks)
     }
 
     /// Type of x.
@@ -205,6 +216,7 @@ impl Case {
             combine_dtype: self.combine_dtype,
             weighted: self.weighted,
             sets,
+            mode: self.mode,
             combine: self.combine,
             ..MoeConfig::new(capacity, self.hidden, self.topk, Problem::block_map(self.experts, self.tokens.len()))
         }

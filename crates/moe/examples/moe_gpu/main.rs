@@ -21,7 +21,7 @@ mod soak;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use campanile_core::{Config, MoeCombine};
+use campanile_core::{Config, MoeCombine, MoeMode};
 use campanile_gpu::{Backend, Cache, Device, Emulation, Gpu, Pins, Settings};
 use campanile_moe::exchange::Layout;
 use campanile_moe::gpu::GpuMoeOptions;
@@ -113,11 +113,15 @@ impl Job {
             Some("layouts") => layouts::run(&ranks, if sharing > 1 { &few } else { &options }, &cache, small),
             Some("soak") => {
                 let rounds = self.rounds.unwrap_or(if small { 20 } else { 100_000 });
-                let start = Instant::now();
-                soak::run(&ranks, &few, &cache, rounds)?;
-                let seconds = start.elapsed().as_secs_f64();
-                println!("{count} ranks: {rounds} rounds by graph replay, every element right, {seconds:.1} s");
-                Ok(())
+                [MoeMode::Throughput, MoeMode::LowLatency].into_iter().try_for_each(|mode| {
+                    let start = Instant::now();
+                    soak::run(&ranks, mode, &few, &cache, rounds)?;
+                    let seconds = start.elapsed().as_secs_f64();
+                    println!(
+                        "{count} ranks, {mode}: {rounds} rounds by graph replay, every element right, {seconds:.1} s"
+                    );
+                    Ok(())
+                })
             }
             _ => {
                 check_grid(&devices, &cache)?;
@@ -143,11 +147,17 @@ fn check_cases(devices: &[Device], options: &GpuMoeOptions, cache: &Cache) -> Re
     for combine in [MoeCombine::Pull, MoeCombine::Push] {
         for layout in Layout::ALL {
             let cases = [Case::all(ranks), Case::types(ranks)].concat();
-            for (number, case) in cases.iter().cloned().enumerate() {
-                Case { combine, layout, copied: number % 3 != 2, ..case }.check(devices, options, cache, 3)?;
+            for mode in [MoeMode::Throughput, MoeMode::Auto] {
+                for (number, case) in cases.iter().cloned().enumerate() {
+                    Case { mode, combine, layout, copied: number % 3 != 2, ..case }
+                        .check(devices, options, cache, 3)?;
+                }
             }
-            let cases = cases.len();
-            println!("{ranks} ranks, {combine}, {}: {cases} cases of 3 rounds, every bit as the model", layout.name());
+            println!(
+                "{ranks} ranks, {combine}, {}: {} cases of 3 rounds in both schedules, every bit as the model",
+                layout.name(),
+                cases.len()
+            );
         }
     }
     Ok(())

@@ -7,6 +7,7 @@
 //! from its own tokens: x times the sum of the weights of its valid slots. A stale row, a lost one or one of another round
 //! is another number. No rank waits for another but through the words.
 
+use campanile_core::MoeMode;
 use campanile_gpu::{Address, CallError, Coherence, Device, DeviceMemory, Graph, HostMemory, Stream};
 use campanile_moe::gpu::{DeviceOut, DeviceTokens, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile_moe::protocol::Set;
@@ -35,9 +36,16 @@ const OUT_WEIGHTS: usize = CAPACITY * ROW;
 const OUTPUT: usize = OUT_WEIGHTS + CAPACITY * TOPK * 4;
 
 /// Runs `rounds` rounds, two a replay, on as many ranks as there are devices.
-pub fn run(devices: &[Device], options: &GpuMoeOptions, cache: &campanile_gpu::Cache, rounds: usize) -> Result<()> {
+pub fn run(
+    devices: &[Device],
+    mode: MoeMode,
+    options: &GpuMoeOptions,
+    cache: &campanile_gpu::Cache,
+    rounds: usize,
+) -> Result<()> {
     let ranks = devices.len();
     let config = MoeConfig {
+        mode,
         sets: SETS as u32,
         ..MoeConfig::new(CAPACITY, HIDDEN, TOPK, Problem::block_map(EXPERTS * ranks, ranks))
     };

@@ -1,5 +1,6 @@
 //! Emulated devices, and operations on them.
 
+use campanile_core::MoeMode;
 use campanile_gpu::{Cache, Device, Emulation, Gpu, Settings};
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{Failure, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
@@ -24,10 +25,13 @@ pub fn cache() -> Cache {
     Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels"))
 }
 
+/// The schedules.
+pub const MODES: [MoeMode; 2] = [MoeMode::Throughput, MoeMode::LowLatency];
+
 /// Operations of two ranks, and their parts of a case.
-pub fn pair(options: &GpuMoeOptions) -> Option<(Vec<GpuMoe>, Vec<DeviceProblem>)> {
+pub fn pair(mode: MoeMode, options: &GpuMoeOptions) -> Option<(Vec<GpuMoe>, Vec<DeviceProblem>)> {
     let devices = devices(2, 32, 0)?;
-    let case = Case::new(&[5, 9]);
+    let case = Case { mode, ..Case::new(&[5, 9]) };
     let operations = GpuMoe::in_process(&devices, &case.config(2), options, &cache()).unwrap();
     let problem = case.problem(1);
     let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0).unwrap();

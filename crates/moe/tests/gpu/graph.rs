@@ -1,5 +1,6 @@
 //! Graphs: replayed with fresh tokens, counts and routing, every element checked.
 
+use campanile_core::MoeMode;
 use campanile_gpu::{Emulation, Pins};
 use campanile_moe::gpu::GpuMoeOptions;
 use campanile_moe::protocol::Epoch;
@@ -9,10 +10,15 @@ use crate::soak;
 
 #[test]
 fn replays_take_fresh_tokens_counts_and_routing() {
-    for (ranks, wave, schedule) in [(3, 32, 2), (2, 64, 5)] {
+    for (mode, ranks, wave, schedule) in [
+        (MoeMode::Throughput, 3, 32, 2),
+        (MoeMode::Throughput, 2, 64, 5),
+        (MoeMode::LowLatency, 3, 64, 2),
+        (MoeMode::LowLatency, 2, 32, 5),
+    ] {
         let Some(devices) = devices(ranks, wave, schedule) else { return };
         let options = GpuMoeOptions { first: Epoch(u32::MAX - 2), ..GpuMoeOptions::default() };
-        soak::run(&devices, &options, &cache(), 10).unwrap();
+        soak::run(&devices, mode, &options, &cache(), 10).unwrap();
     }
 }
 
@@ -25,5 +31,7 @@ fn replays_of_ranks_that_share_a_device() {
     let pins = Pins { blocks: Some(3), threads: Some(64), shared_bytes: None };
     let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
     let ranks: Vec<_> = (0..3).map(|_| devices[0].clone()).collect();
-    soak::run(&ranks, &options, &cache(), 6).unwrap();
+    for mode in [MoeMode::Throughput, MoeMode::LowLatency] {
+        soak::run(&ranks, mode, &options, &cache(), 6).unwrap();
+    }
 }

@@ -6,7 +6,7 @@ use campanile_moe::gpu::GpuMoeOptions;
 use campanile_moe::protocol::Epoch;
 
 use crate::case::Case;
-use crate::emulated::{cache, devices, emulate};
+use crate::emulated::{MODES, cache, devices, emulate};
 
 const BOTH: [MoeCombine; 2] = [MoeCombine::Pull, MoeCombine::Push];
 
@@ -75,10 +75,12 @@ fn more_ranks_than_lanes() {
 /// Six rounds on two sets, across the wrap of the epoch.
 #[test]
 fn epochs_wrap() {
-    for (combine, wave) in [(MoeCombine::Pull, 32), (MoeCombine::Push, 64)] {
+    for (mode, combine, wave) in
+        [(MODES[0], MoeCombine::Pull, 32), (MODES[1], MoeCombine::Pull, 64), (MODES[1], MoeCombine::Push, 64)]
+    {
         let Some(devices) = devices(2, wave, 0) else { return };
         let options = GpuMoeOptions { first: Epoch(u32::MAX), ..GpuMoeOptions::default() };
-        Case { combine, ..Case::new(&[5, 9]) }.check(&devices, &options, &cache(), 6).unwrap();
+        Case { mode, combine, ..Case::new(&[5, 9]) }.check(&devices, &options, &cache(), 6).unwrap();
     }
 }
 
@@ -89,8 +91,10 @@ fn geometry_is_free() {
     for (blocks, threads) in [(1, 32), (7, 64), (2, 256)] {
         let pins = Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
         let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
-        let case = Case { hidden: 1200, ..Case::new(&[40, 3]) };
-        case.check(&devices, &options, &cache(), 2).unwrap();
+        for mode in MODES {
+            let case = Case { mode, hidden: 1200, ..Case::new(&[40, 3]) };
+            case.check(&devices, &options, &cache(), 2).unwrap();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use campanile_moe::gpu::{DeviceLayout, FailureKind, GpuMoe, GpuMoeError, GpuMoeO
 use campanile_moe::protocol::{Phase, Set};
 
 use crate::case::{Case, PATIENCE};
-use crate::emulated::{cache, devices, failure, pair};
+use crate::emulated::{MODES, cache, devices, failure, pair};
 
 /// Every case in one layout, and some of each scaled type, others at each wave; `cargo xtask validate` runs all of them. Ways of
 /// combining alternate with the waves, maps and copies with the cases.
@@ -81,7 +81,7 @@ fn dispatched(operations: &[GpuMoe], parts: &[DeviceProblem]) {
 /// More rows than the caller has room for are an error that says how many; nothing is written.
 #[test]
 fn an_overflow_is_refused() {
-    let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
+    let Some((operations, parts)) = pair(MODES[0], &GpuMoeOptions::default()) else { return };
     dispatched(&operations, &parts);
     let (moe, part) = (&operations[0], &parts[0]);
     let arranged = Arranged::new(moe, Layout::Compact, 1, true, 0, &cache()).unwrap();
@@ -102,7 +102,7 @@ fn an_overflow_is_refused() {
 #[test]
 fn stale_layouts_are_misuse() {
     for dispatches in [true, false] {
-        let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
+        let Some((operations, parts)) = pair(MODES[0], &GpuMoeOptions::default()) else { return };
         let (moe, part) = (&operations[0], &parts[0]);
         let arranged = Arranged::new(moe, Layout::ExpertMajor, 2, true, 0, &cache()).unwrap();
         // SAFETY: parts and layout live until the streams are done.

@@ -3,7 +3,7 @@
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
-use campanile_core::MoeCombine;
+use campanile_core::{MoeCombine, MoeMode};
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{FailureKind, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile_moe::model::{compare, solve};
@@ -11,7 +11,7 @@ use campanile_moe::protocol::{Epoch, Set};
 use campanile_moe::{Problem, RankInput, Solution};
 
 use crate::case::{Case, PATIENCE};
-use crate::emulated::{cache, devices, failure};
+use crate::emulated::{MODES, cache, devices, failure};
 
 /// The problem without the masked ranks: they bring nothing, and their experts get nothing.
 fn without(problem: &Problem, active: &[bool]) -> Problem {
@@ -81,17 +81,31 @@ fn go_on(operations: &mut [GpuMoe], active: &[bool]) {
     });
 }
 
-fn operations(wave: u32, schedule: u64, combine: MoeCombine, options: &GpuMoeOptions) -> Option<(Case, Vec<GpuMoe>)> {
+fn operations(
+    mode: MoeMode,
+    wave: u32,
+    schedule: u64,
+    combine: MoeCombine,
+    options: &GpuMoeOptions,
+) -> Option<(Case, Vec<GpuMoe>)> {
     let devices = devices(4, wave, schedule)?;
-    let case = Case { topk: 5, combine, ..Case::new(&[5, 9, 3, 6]) };
+    let case = Case { mode, topk: 5, combine, ..Case::new(&[5, 9, 3, 6]) };
     let operations = GpuMoe::in_process(&devices, &case.config(2), options, &cache()).unwrap();
     Some((case, operations))
 }
 
 #[test]
 fn rounds_go_on_without_one_and_two_ranks() {
-    for (wave, schedule, by) in [(32, 0, MoeCombine::Pull), (64, 7, MoeCombine::Pull), (32, 3, MoeCombine::Push)] {
-        let Some((case, mut operations)) = operations(wave, schedule, by, &GpuMoeOptions::default()) else { return };
+    let [throughput, low_latency] = MODES;
+    for (mode, wave, schedule, by) in [
+        (throughput, 32, 0, MoeCombine::Pull),
+        (throughput, 64, 7, MoeCombine::Pull),
+        (low_latency, 64, 0, MoeCombine::Pull),
+        (low_latency, 32, 3, MoeCombine::Push),
+    ] {
+        let Some((case, mut operations)) = operations(mode, wave, schedule, by, &GpuMoeOptions::default()) else {
+            return;
+        };
         let mut active = [true; 4];
         check_round(&operations, &case.problem(1), &active, Set(0));
         for (masked, seed) in [(2, 2), (0, 4)] {
@@ -109,12 +123,13 @@ fn rounds_go_on_without_one_and_two_ranks() {
 /// A rank masked between dispatch and combine is neither waited for nor read from: its part is left out.
 #[test]
 fn a_mask_in_the_middle_of_a_round() {
-    mask_in_the_middle(MoeCombine::Pull);
-    mask_in_the_middle(MoeCombine::Push);
+    mask_in_the_middle(MODES[0], MoeCombine::Pull);
+    mask_in_the_middle(MODES[1], MoeCombine::Pull);
+    mask_in_the_middle(MODES[0], MoeCombine::Push);
 }
 
-fn mask_in_the_middle(by: MoeCombine) {
-    let Some((case, mut operations)) = operations(32, 3, by, &GpuMoeOptions::default()) else { return };
+fn mask_in_the_middle(mode: MoeMode, by: MoeCombine) {
+    let Some((case, mut operations)) = operations(mode, 32, 3, by, &GpuMoeOptions::default()) else { return };
     let (problem, active) = (case.problem(1), [true, true, false, true]);
     let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0).unwrap();
     let parts: Vec<_> = operations.iter().map(part).collect();
@@ -148,14 +163,15 @@ fn mask_in_the_middle(by: MoeCombine) {
 /// death.
 #[test]
 fn a_generation_goes_on_after_a_failure() {
-    generations(MoeCombine::Pull);
-    generations(MoeCombine::Push);
+    generations(MODES[0], MoeCombine::Pull);
+    generations(MODES[1], MoeCombine::Pull);
+    generations(MODES[0], MoeCombine::Push);
 }
 
-fn generations(by: MoeCombine) {
+fn generations(mode: MoeMode, by: MoeCombine) {
     let options =
         GpuMoeOptions { deadline: Duration::from_millis(2500), first: Epoch(u32::MAX - 1), ..GpuMoeOptions::default() };
-    let Some((case, mut operations)) = operations(64, 5, by, &options) else { return };
+    let Some((case, mut operations)) = operations(mode, 64, 5, by, &options) else { return };
     let mut active = [true; 4];
     check_round(&operations, &case.problem(1), &active, Set(1));
     for (gone, seed) in [(1, 2), (3, 5)] {
@@ -179,7 +195,9 @@ fn generations(by: MoeCombine) {
 
 #[test]
 fn masks_that_are_none_are_refused() {
-    let Some((_, mut operations)) = operations(32, 0, MoeCombine::Pull, &GpuMoeOptions::default()) else { return };
+    let Some((_, mut operations)) = operations(MODES[0], 32, 0, MoeCombine::Pull, &GpuMoeOptions::default()) else {
+        return;
+    };
     let moe = &mut operations[1];
     let stream = moe.device().stream().unwrap();
     let mut refused = |active: &[bool]| moe.set_active(&stream, active).unwrap_err().to_string();

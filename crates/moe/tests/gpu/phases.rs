@@ -8,15 +8,15 @@ use campanile_moe::protocol::{Phase, Set};
 use campanile_moe::{Problem, Solution};
 
 use crate::case::{Case, PATIENCE};
-use crate::emulated::{cache, devices, emulate, failure, pair};
+use crate::emulated::{MODES, cache, devices, emulate, failure, pair};
 
 /// A round on each of two sets: all phases of both are sent before one is received. Ranks that split work with one that
 /// does not.
 #[test]
 fn split_phases_of_two_sets() {
-    for (wave, schedule) in [(32, 1), (64, 4)] {
+    for (mode, wave, schedule) in MODES.into_iter().flat_map(|mode| [(mode, 32, 1), (mode, 64, 4)]) {
         let Some(devices) = devices(3, wave, schedule) else { return };
-        let case = Case::new(&[5, 9, 40]);
+        let case = Case { mode, ..Case::new(&[5, 9, 40]) };
         let operations = GpuMoe::in_process(&devices, &case.config(2), &GpuMoeOptions::default(), &cache()).unwrap();
         let problems = [case.problem(1), case.problem(2)];
         let parts: Vec<Vec<_>> = operations
@@ -111,16 +111,23 @@ fn phases_out_of_order_are_misuse() {
         (vec![send, receive, give, combine], Phase::CombineSend),
         (vec![send, receive, give, sum, sum], Phase::CombineReceive),
     ] {
-        let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
-        for &number in &launches {
-            for (moe, part) in operations.iter().zip(&parts) {
-                launch(number, moe, part);
+        for mode in MODES {
+            let Some((operations, parts)) = pair(mode, &GpuMoeOptions::default()) else { return };
+            for &number in &launches {
+                for (moe, part) in operations.iter().zip(&parts) {
+                    launch(number, moe, part);
+                }
             }
-        }
-        for (moe, part) in operations.iter().zip(&parts) {
-            moe.finish(&part.stream, PATIENCE).unwrap_err();
-            let found = failure(moe);
-            assert_eq!((found.kind, found.phase), (FailureKind::Misuse, phase), "{} launches", launches.len());
+            for (moe, part) in operations.iter().zip(&parts) {
+                moe.finish(&part.stream, PATIENCE).unwrap_err();
+                let found = failure(moe);
+                assert_eq!(
+                    (found.kind, found.phase),
+                    (FailureKind::Misuse, phase),
+                    "{mode}, {} launches",
+                    launches.len()
+                );
+            }
         }
     }
 }
@@ -128,13 +135,15 @@ fn phases_out_of_order_are_misuse() {
 /// A device that holds four blocks at a time does launches of nine, whichever block comes first.
 #[test]
 fn more_blocks_than_are_resident() {
-    for (wave, schedule) in [(32, 0), (32, 5), (64, 3)] {
+    for (mode, wave, schedule) in
+        [(MODES[0], 32, 0), (MODES[0], 32, 5), (MODES[0], 64, 3), (MODES[1], 32, 5), (MODES[1], 64, 3)]
+    {
         let emulation = Emulation { devices: 2, wave, schedule, multiprocessors: 1 };
         let Some(devices) = emulate(emulation) else { return };
         let pins = Pins { blocks: Some(9), threads: Some(64), shared_bytes: None };
         for receivers in [None, Some(1)] {
             let options = GpuMoeOptions { dispatch: pins, combine: pins, receivers, ..GpuMoeOptions::default() };
-            Case::new(&[40, 3]).check(&devices, &options, &cache(), 3).unwrap();
+            Case { mode, ..Case::new(&[40, 3]) }.check(&devices, &options, &cache(), 3).unwrap();
         }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use campanile_core::MoeMode;
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{Failure, FailureKind, GpuMoe, GpuMoeOptions};
 use campanile_moe::protocol::{Epoch, Phase, Set, TaggedWord, Word};
 
 use crate::case::PATIENCE;
-use crate::emulated::{failure, pair};
+use crate::emulated::{MODES, failure, pair};
 
 /// Every word that this rank has in the window of rank 1, as bytes.
 fn words_at(moe: &GpuMoe, part: &DeviceProblem) -> Vec<u8> {
@@ -18,8 +19,12 @@ fn words_at(moe: &GpuMoe, part: &DeviceProblem) -> Vec<u8> {
 
 #[test]
 fn a_rank_that_never_comes_is_named() {
+    MODES.into_iter().for_each(a_rank_that_never_comes_is_named_in);
+}
+
+fn a_rank_that_never_comes_is_named_in(mode: MoeMode) {
     let options = GpuMoeOptions { deadline: Duration::from_millis(50), ..GpuMoeOptions::default() };
-    let Some((operations, parts)) = pair(&options) else { return };
+    let Some((operations, parts)) = pair(mode, &options) else { return };
     let (moe, part) = (&operations[0], &parts[0]);
     // SAFETY: the part is alive until its stream is done.
     unsafe { moe.launch_round(Set(0), part).unwrap() };
@@ -55,9 +60,9 @@ fn every_wait_ends_by_a_deadline_and_by_an_abort() {
         (Phase::CombineReceive, Word::ReadyC),
         (Phase::DispatchSend, Word::ReadyC),
     ] {
-        for aborts in [false, true] {
+        for (mode, aborts) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
             let deadline = Duration::from_secs(if aborts { 100 } else { 2 });
-            let Some((operations, parts)) = pair(&GpuMoeOptions { deadline, ..GpuMoeOptions::default() }) else {
+            let Some((operations, parts)) = pair(mode, &GpuMoeOptions { deadline, ..GpuMoeOptions::default() }) else {
                 return;
             };
             let (moe, part) = (&operations[0], &parts[0]);
@@ -95,7 +100,11 @@ fn every_wait_ends_by_a_deadline_and_by_an_abort() {
 
 #[test]
 fn an_open_round_takes_no_other() {
-    let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
+    MODES.into_iter().for_each(an_open_round_takes_no_other_in);
+}
+
+fn an_open_round_takes_no_other_in(mode: MoeMode) {
+    let Some((operations, parts)) = pair(mode, &GpuMoeOptions::default()) else { return };
     for (moe, part) in operations.iter().zip(&parts) {
         // SAFETY: the parts are alive until their streams are done.
         unsafe { moe.dispatch(Set(0), &part.stream, &part.tokens).unwrap() };
@@ -112,7 +121,11 @@ fn an_open_round_takes_no_other() {
 /// Released rounds give the credits back, and a rank that combines what the others release is found out.
 #[test]
 fn releases_and_disagreement() {
-    let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
+    MODES.into_iter().for_each(releases_and_disagreement_in);
+}
+
+fn releases_and_disagreement_in(mode: MoeMode) {
+    let Some((operations, parts)) = pair(mode, &GpuMoeOptions::default()) else { return };
     let both = || operations.iter().zip(&parts);
     for _ in 0..3 {
         for (moe, part) in both() {

@@ -1,16 +1,17 @@
 //! The benchmark on a device.
 //!
 //! Every round is run twice. First as the host does it: dispatch, then combine, each between two barriers, from the call
-//! to the return of the wait for the stream, which gives `end_to_end_us`. Then both are launched behind a round that was
-//! launched just before, so that the launch itself is hidden where the kernel is long, and timed by events of the stream:
-//! `kernel_us`, by which rates are told. Limits are those of the links, by a kernel that only copies, before the rounds and
+//! to the return of the wait for the stream, which gives `end_to_end_us`. Then as the device does it, which gives
+//! `kernel_us`, by which rates are told: in a graph of ten rounds, between stamps of the device's clock, less what a stamp
+//! takes; without a graph by events, behind a round that was launched just before, so that the launch itself is hidden
+//! where the kernel is long. (Events cost about 4 µs of their own.) Limits are those of the links, by a kernel that only copies, before the rounds and
 //! after them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
-use campanile::gpu::{Event, Graph, Pins, Stream};
+use campanile::gpu::{Event, Graph, Pins, Stamps, Stream};
 use campanile::host::clock::now_ns;
 use campanile::moe::gpu::exchange::DeviceProblem;
 use campanile::moe::gpu::{DeviceOut, GpuMoe, GpuMoeOptions, Index};
@@ -34,7 +35,7 @@ const ROUNDS: usize = 10;
 pub(super) struct Measured {
     /// Each dispatch, and each combine.
     pub(super) kernel_us: [Vec<f64>; 2],
-    /// Each round of a graph of many.
+    /// Each round of a graph of many, without stamps.
     pub(super) round_us: Vec<f64>,
     /// GB/s of stores to a peer, and of loads from one.
     pub(super) link: [f64; 2],
@@ -54,7 +55,7 @@ pub(super) fn slowest(ranks: &[&Measured], of: impl Fn(&Measured) -> &Vec<f64>) 
 impl Settings {
     /// Refuses what its device cannot do, and opens the devices that there are.
     pub(super) fn check_device(&self, ranks: &Ranks, count: usize) -> Result<Option<Devices>, Error> {
-        self.device.check_moe(self.mode.parse()?, ranks.config().path())?;
+        self.device.check_moe(ranks.config().path())?;
         if self.device == Kind::Host {
             let given = [("--sms", self.sms.is_some()), ("--graph", self.graph)];
             return match given.into_iter().find(|(_, given)| *given) {
@@ -88,6 +89,7 @@ pub(super) fn run(settings: &Settings, comm: &Arc<Communicator>, devices: &Devic
         // Weights are asked back in the rounds that are verified only, as on the host.
         out: DeviceOut { out_weights: 0, ..part.out },
         events: [device.event()?, device.event()?, device.event()?],
+        stamps: Stamps::new(&device, 2 * ROUNDS + 1, &devices.cache)?,
         patience: 4 * comm.timeout(),
         moe,
         part,
@@ -138,6 +140,9 @@ struct Graphs {
     dispatch: Graph,
     combine: Graph,
     rounds: Graph,
+    stamped: Graph,
+    /// What a stamp takes.
+    overhead: Duration,
 }
 
 /// One rank of the benchmark.
@@ -146,6 +151,8 @@ struct Bench {
     part: DeviceProblem,
     out: DeviceOut,
     events: [Event; 3],
+    /// Around the phases of the rounds of a graph.
+    stamps: Stamps,
     patience: Duration,
 }
 
@@ -196,15 +203,26 @@ impl Bench {
         Ok([span(&|| self.dispatch(graphs))?, span(&|| self.combine(graphs))?])
     }
 
-    /// A round as the device sees it, µs, behind another one.
+    /// A round as the device sees it, µs.
     fn kernels(&self, graphs: Option<&Graphs>) -> anyhow::Result<[f64; 2]> {
+        if let Some(graphs) = graphs {
+            // SAFETY: as in `dispatch`.
+            unsafe { graphs.stamped.launch(self.stream())? };
+            self.moe.finish(self.stream(), self.patience)?;
+            let spans = self.stamps.spans(self.stream())?;
+            let mean = |phase: usize| {
+                let spans = spans[phase..].iter().step_by(2);
+                spans.map(|span| us(*span) - us(graphs.overhead)).sum::<f64>() / ROUNDS as f64
+            };
+            return Ok([mean(0), mean(1)]);
+        }
         let [start, middle, end] = &self.events;
-        self.dispatch(graphs)?;
-        self.combine(graphs)?;
+        self.dispatch(None)?;
+        self.combine(None)?;
         start.record(self.stream())?;
-        self.dispatch(graphs)?;
+        self.dispatch(None)?;
         middle.record(self.stream())?;
-        self.combine(graphs)?;
+        self.combine(None)?;
         end.record(self.stream())?;
         self.moe.finish(self.stream(), self.patience)?;
         Ok([us(middle.since(start)?), us(end.since(middle)?)])
@@ -239,6 +257,16 @@ impl Bench {
                     self.combine(None)
                 })
             })?,
+            stamped: capture(&|| {
+                self.stamps.stamp(self.stream(), 0)?;
+                (0..ROUNDS).try_for_each(|round| {
+                    self.dispatch(None)?;
+                    self.stamps.stamp(self.stream(), 2 * round + 1)?;
+                    self.combine(None)?;
+                    Ok(self.stamps.stamp(self.stream(), 2 * round + 2)?)
+                })
+            })?,
+            overhead: self.stamps.overhead(self.stream())?,
         })
     }
 }
