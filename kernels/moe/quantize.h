@@ -113,14 +113,19 @@ CAMPANILE_DEVICE void send_blocks(const WideRow& row, const Owners& owners, u32 
   const Vec16* x = reinterpret_cast<const Vec16*>(row.x);
   const u32 size = row.block / 16, shift = popcount(size - 1), vectors = row.hidden / 16;
   const u32 end = to < vectors ? (to + size - 1) >> shift : row.scales;
-  for (u32 tile = (from + size - 1) >> shift << shift; tile < end << shift; tile += WAVE) {
-    const u32 i = tile + lane(), block = i >> shift;
-    const bool loads = i < vectors && block < end;
-    Vec16 low{}, high{};
-    if (loads) low = load16(x + 2 * i), high = load16(x + 2 * i + 1);
+  const auto is_there = [&](u32 i) { return i < vectors && i >> shift < end; };
+  u32 i = ((from + size - 1) >> shift << shift) + lane();
+  Vec16 low{}, high{};
+  if (is_there(i)) low = load16(x + 2 * i), high = load16(x + 2 * i + 1);
+  for (; i - lane() < end << shift; i += WAVE) {
+    // The next ones are on their way while these are coded.
+    Vec16 next_low{}, next_high{};
+    if (is_there(i + WAVE)) next_low = load16(x + 2 * (i + WAVE)), next_high = load16(x + 2 * (i + WAVE) + 1);
+    const u32 block = i >> shift;
     const Scaling scaling = scaling_of<T>(greatest(magnitude_of(low, high), size));
-    if (loads) owners.store_codes(i, narrow16<T>(low, high, scaling.inverse));
+    if (is_there(i)) owners.store_codes(i, narrow16<T>(low, high, scaling.inverse));
     if (block < end && block << shift == i) owners.store_scale(block, scaling.scale);
+    low = next_low, high = next_high;
   }
 }
 
