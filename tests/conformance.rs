@@ -71,7 +71,6 @@ fn examine(plugin: &'static dyn TransportPlugin, timeout: Duration, cases: &[&'s
 }
 
 fn examine_with(suite: &Suite, cases: &[&'static Case]) -> Report {
-    let _alone = suite::alone();
     let report = suite::threads(suite, RANKS, cases);
     suite::print(&report);
     report
@@ -258,7 +257,7 @@ fn checked_by_processes(
     let mut check = Command::new(library::campanile());
     check.args(["check", "--json", "--ranks", &RANKS.to_string(), "--memory", "64"]).args(arguments);
     check.arg("--transport").arg(transport).envs(environment.iter().copied());
-    let _alone = suite::alone();
+    let _beside_others = suite::beside_others();
     let output = check.output().expect("the program runs");
     let report: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));

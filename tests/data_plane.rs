@@ -4,8 +4,8 @@
 //! counted by the allocator of this program, system calls by a seccomp filter of that thread, which turns each into a
 //! signal whose handler counts it.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+mod allocations;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use campanile::core::{MoeCombine, MoeMode};
@@ -15,28 +15,7 @@ use campanile::{
     threads,
 };
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is passed on to the system's allocator unchanged; counting touches a thread-local without a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { System.dealloc(address, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use allocations::ALLOCATIONS;
 
 const HIDDEN: usize = 1000;
 const TOPK: usize = 4;

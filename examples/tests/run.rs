@@ -127,7 +127,7 @@ fn failure() {
 
 #[test]
 fn moe_device() {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels");
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels");
     let cache = ("CAMPANILE_KERNEL_CACHE", path(&folder));
     let said = run_with("09_moe_device", &[cache]).concat();
     if said.starts_with("skipped: ") {

@@ -18,7 +18,7 @@ pub const EXPERTS: usize = 8;
 
 /// Compiled kernels, for all tests.
 pub fn kernels() -> PathBuf {
-    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels")
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("kernels")
 }
 
 /// A configuration whose ranks have emulated devices.

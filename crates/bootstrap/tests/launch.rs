@@ -43,6 +43,11 @@ fn run(options: &[&str], script: &str) -> Output {
     launcher(options, script).output().expect("the probe starts")
 }
 
+/// A script that goes on when all ranks have come to it.
+fn met(script: &str) -> String {
+    format!("{PROBE} gather 60s; {script}")
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -209,7 +214,7 @@ fn captured_output_is_every_byte_of_each_rank() {
 
 #[test]
 fn one_failure_ends_all() {
-    let output = run(&["ranks=3", "grace=1s"], "[ $CAMPANILE_RANK != 1 ] || exit 7; exec sleep 1000");
+    let output = run(&["ranks=3", "grace=1s"], &met("[ $CAMPANILE_RANK != 1 ] || exit 7; exec sleep 1000"));
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(outcome(&output), "probe: rank 1 exited with code 7; ranks 0, 2 were killed by signal 15 (SIGTERM)");
 }
@@ -257,8 +262,8 @@ fn after_a_failure_the_others_may_still_say_what_they_saw() {
 
 #[test]
 fn who_ignores_sigterm_gets_sigkill() {
-    let script = "trap '' TERM; [ $CAMPANILE_RANK != 0 ] || exit 1; sleep 1000; sleep 1000";
-    let output = run(&["ranks=2", "grace=1s"], script);
+    let script = format!("trap '' TERM; {}", met("[ $CAMPANILE_RANK != 0 ] || exit 1; sleep 1000; sleep 1000"));
+    let output = run(&["ranks=2", "grace=1s"], &script);
     assert_eq!(outcome(&output), "probe: rank 0 exited with code 1; rank 1 was killed by signal 9 (SIGKILL)");
 }
 

@@ -6,17 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use campanile::{AllGather, CommError, CommOptions, Communicator, FaultKind, Path, Rank, Team, threads};
-use common::{SIZES, dawdle, fill, message, ragged, schedule};
+use common::{SIZES, all, dawdle, fill, message, options, ragged, schedule};
 use rand_xoshiro::rand_core::Rng;
-
-fn options(path: Path) -> CommOptions {
-    CommOptions { path, ..CommOptions::default() }
-}
-
-/// Runs `body` on every rank; none may fail.
-fn all(ranks: usize, path: Path, body: impl Fn(Arc<Communicator>) -> Result<(), CommError> + Sync) {
-    threads::<_, CommError>(ranks, &options(path), body).into_iter().for_each(|rank| rank.expect("no rank fails"));
-}
 
 /// One call into a poisoned buffer, which is one byte longer at both ends.
 fn call(

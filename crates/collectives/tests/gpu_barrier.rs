@@ -1,6 +1,9 @@
 //! The barrier as a kernel, in the emulator: any number of ranks, both waves, other orders of threads; teams, deadlines,
 //! aborts, graphs, and kernels that join it with many blocks.
 
+#[path = "../../gpu/tests/emulated/mod.rs"]
+mod emulated;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +13,11 @@ use campanile_collectives::gpu::{BarrierView, GpuBarrier, GpuBarrierError};
 use campanile_core::{Arena, CommOptions, Communicator, GpuChoice, Rank, Team};
 use campanile_gpu::view::{CommunicatorView, RegionView};
 use campanile_gpu::{
-    Cache, Coherence, Compile, Device, DeviceCommunicator, DeviceFailure, DeviceMemory, Emulation, FailureKind, Gpu,
-    Grid, Plan, Residency, Settings, Source, Stream,
+    Coherence, Compile, Device, DeviceCommunicator, DeviceFailure, DeviceMemory, Emulation, FailureKind, Grid, Plan,
+    Residency, Settings, Source, Stream,
 };
+
+use emulated::{cache, emulate};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -29,17 +34,7 @@ struct Meet {
 }
 
 fn devices(ranks: usize, wave: u32, schedule: u64) -> Option<Vec<Device>> {
-    let emulation = Emulation { devices: ranks as u32, wave, schedule, ..Emulation::default() };
-    let gpu = Gpu::emulator(emulation, &Settings::default()).unwrap();
-    if !campanile_gpu::has_compiler(&gpu) {
-        println!("not run: no C++ compiler for the emulator's kernels");
-        return None;
-    }
-    Some(gpu.devices().unwrap())
-}
-
-fn cache() -> Cache {
-    Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("barrier-kernels"))
+    emulate(Emulation { devices: ranks as u32, wave, schedule, ..Emulation::default() })
 }
 
 /// One rank of a test: kernels of all its blocks write a cell at every member, meet, and look.

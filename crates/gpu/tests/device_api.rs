@@ -1,14 +1,18 @@
 //! The device API of `kernels/campanile.h` in the emulator: puts and signals by each kind of group, to mapped peers and by
 //! a transport's queues; deadlines and aborts.
 
+mod emulated;
+
 use std::time::Duration;
 
 use campanile_core::{Arena, ArenaRegion};
 use campanile_gpu::view::{CommunicatorView, RegionView};
 use campanile_gpu::{
-    Address, Cache, Coherence, Compile, Device, DeviceCommunicator, DeviceFailure, DeviceMemory, Emulation,
-    FailureKind, Gpu, Grid, Plan, Residency, Settings, Source, Stream,
+    Address, Coherence, Compile, Device, DeviceCommunicator, DeviceFailure, DeviceMemory, Emulation, FailureKind, Grid,
+    Plan, Residency, Source, Stream,
 };
+
+use emulated::{cache, emulate};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of a rank's slot.
@@ -60,17 +64,7 @@ struct Queue {
 ";
 
 fn devices(ranks: u32, wave: u32, schedule: u64) -> Option<Vec<Device>> {
-    let gpu = Gpu::emulator(Emulation { devices: ranks, wave, schedule, ..Emulation::default() }, &Settings::default());
-    let gpu = gpu.unwrap();
-    if !campanile_gpu::has_compiler(&gpu) {
-        println!("not run: no C++ compiler for the emulator's kernels");
-        return None;
-    }
-    Some(gpu.devices().unwrap())
-}
-
-fn cache() -> Cache {
-    Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"))
+    emulate(Emulation { devices: ranks, wave, schedule, ..Emulation::default() })
 }
 
 struct Part {

@@ -1,5 +1,7 @@
 //! What the emulator keeps of a real device: asynchrony, sticky faults, refused handles, captures.
 
+mod emulated;
+
 use std::time::Duration;
 
 use campanile_gpu::calls::StreamHandle;
@@ -7,6 +9,8 @@ use campanile_gpu::{
     Cache, CallError, Coherence, Compile, CompileError, Device, Emulation, Gpu, Grid, Memory, Module, Plan, Residency,
     Settings, Source,
 };
+
+use emulated::cache;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -16,9 +20,8 @@ fn device(emulation: Emulation) -> Device {
 
 /// Kernels of a test, compiled; `None`, said, without a compiler.
 fn compile(device: &Device, text: &str) -> Option<Module> {
-    let cache = Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
     let source = Source::new("test.cpp", format!("#include \"portable.h\"\nusing namespace campanile;\n{text}"));
-    match device.compile(&source, &Compile::default(), &cache) {
+    match device.compile(&source, &Compile::default(), &cache()) {
         Ok(module) => Some(module),
         Err(CompileError::NoCompiler(reason)) => {
             println!("not run: {reason}");

@@ -3,34 +3,16 @@
 //! On the HIP side of the table, through the shim, whose own allocations are its own allocator's; the emulator as a table
 //! does allocate.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../tests/allocations/mod.rs"]
+mod allocations;
+mod emulated;
+
 use std::time::Duration;
 
-use campanile_gpu::{Backend, Cache, Coherence, Compile, CompileError, Gpu, Grid, Plan, Residency, Settings, Source};
+use campanile_gpu::{Backend, Coherence, Compile, CompileError, Gpu, Grid, Plan, Residency, Settings, Source};
 
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use allocations::ALLOCATIONS;
+use emulated::cache;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -47,8 +29,7 @@ fn a_launch_allocates_nothing() {
     let libamdhip64 = Some(shim.to_str().expect("the path of the target folder is UTF-8").to_owned());
     let gpu = Gpu::open(Backend::Hip, &Settings { libamdhip64, ..Settings::default() }).unwrap();
     let device = gpu.device(0).unwrap();
-    let cache = Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"));
-    let module = match device.compile(&Source::smoke(), &Compile::default(), &cache) {
+    let module = match device.compile(&Source::smoke(), &Compile::default(), &cache()) {
         Ok(module) => module,
         Err(error @ CompileError::Source { .. }) if error.to_string().contains("CAMPANILE_CXX") => {
             println!("not run: {error}");

@@ -1,24 +1,18 @@
 //! The measurement of links, in the emulator: that the bytes are moved which a rate is taken of, and that all arms run.
 
+mod emulated;
+
 use std::time::Duration;
 
 use campanile_gpu::link::{ARMS, Arm, LinkError, LinkLayout, LinkOptions, LinkRank, Pattern, measure};
-use campanile_gpu::{Cache, Device, DeviceCommunicator, Emulation, Gpu, Settings};
+use campanile_gpu::{Device, DeviceCommunicator, Emulation};
+
+use emulated::{cache, emulate};
 
 const OPTIONS: LinkOptions = LinkOptions { bytes: 128 << 10, iterations: 2, warmup: 1, round_trips: 5, sms: None };
 
 fn devices(ranks: u32, wave: u32) -> Option<Vec<Device>> {
-    let emulation = Emulation { devices: ranks, wave, multiprocessors: 1, ..Emulation::default() };
-    let gpu = Gpu::emulator(emulation, &Settings::default()).unwrap();
-    if !campanile_gpu::has_compiler(&gpu) {
-        println!("not run: no C++ compiler for the emulator's kernels");
-        return None;
-    }
-    Some(gpu.devices().unwrap())
-}
-
-fn cache() -> Cache {
-    Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels"))
+    emulate(Emulation { devices: ranks, wave, multiprocessors: 1, ..Emulation::default() })
 }
 
 /// Byte `at` of what a rank sends.

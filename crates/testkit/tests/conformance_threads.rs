@@ -18,7 +18,6 @@ const LEFT_OUT: [&str; 5] = [
 
 #[test]
 fn shared_memory_with_threads_as_ranks_keeps_the_contract() {
-    let _alone = suite::alone();
     let suite = Suite { timeout: Duration::from_secs(20), ..Suite::new(&ShmPlugin, RanksAre::Threads) };
     let all: Vec<_> = cases().collect();
     let report = suite::threads(&suite, 3, &all);
@@ -30,12 +29,11 @@ fn shared_memory_with_threads_as_ranks_keeps_the_contract() {
 
 #[test]
 fn one_rank_and_four_do_as_well() {
-    let _alone = suite::alone();
     for ranks in [1, 4] {
         let suite =
             Suite { timeout: Duration::from_secs(20), seed: ranks as u64, ..Suite::new(&ShmPlugin, RanksAre::Threads) };
         // What takes long and does not depend on the number of ranks is left to the other test.
-        let slow = ["recreated_regions_leave_nothing", "stale_keys_are_refused"];
+        let slow = [suite::COUNTS_DESCRIPTORS, "stale_keys_are_refused"];
         let quick: Vec<_> = cases().filter(|case| !slow.contains(&case.name())).collect();
         let report = suite::threads(&suite, ranks, &quick);
         suite::print(&report);

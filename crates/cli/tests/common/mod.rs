@@ -12,7 +12,7 @@ use safetensors::tensor::{Dtype, TensorView};
 
 /// Compiled kernels, for all tests.
 fn kernels() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels")
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernels")
 }
 
 pub fn campanile(arguments: &[&str]) -> Output {

@@ -1,7 +1,19 @@
-//! What the tests of the stream collectives share: messages that tell which call and rank they are of, and delays.
+//! What the tests of the stream collectives share: ranks, messages that tell which call and rank they are of, and delays.
 
+use std::sync::Arc;
+
+use campanile::{CommError, CommOptions, Communicator, Path, threads};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+pub fn options(path: Path) -> CommOptions {
+    CommOptions { path, ..CommOptions::default() }
+}
+
+/// Runs `body` on every rank; none may fail.
+pub fn all(ranks: usize, path: Path, body: impl Fn(Arc<Communicator>) -> Result<(), CommError> + Sync) {
+    threads::<_, CommError>(ranks, &options(path), body).into_iter().for_each(|rank| rank.expect("no rank fails"));
+}
 
 /// Sizes that sit on and beside what the streams cut at.
 pub const SIZES: [usize; 9] = [0, 1, 7, 64, 4095, 4096, 65_537, 300_000, (1 << 20) + 1];

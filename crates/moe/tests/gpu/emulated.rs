@@ -1,28 +1,20 @@
 //! Emulated devices, and operations on them.
 
 use campanile_core::MoeMode;
-use campanile_gpu::{Cache, Device, Emulation, Gpu, Settings};
+use campanile_gpu::{Device, Emulation};
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{Failure, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 
 use crate::case::Case;
 
+#[path = "../../../gpu/tests/emulated/mod.rs"]
+mod machine;
+
+pub use machine::{cache, emulate};
+
 /// Devices of 16 resident blocks; none without a C++ compiler.
 pub fn devices(ranks: usize, wave: u32, schedule: u64) -> Option<Vec<Device>> {
     emulate(Emulation { devices: ranks as u32, wave, schedule, ..Emulation::default() })
-}
-
-pub fn emulate(emulation: Emulation) -> Option<Vec<Device>> {
-    let gpu = Gpu::emulator(emulation, &Settings::default()).unwrap();
-    if !campanile_gpu::has_compiler(&gpu) {
-        println!("not run: no C++ compiler for the emulator's kernels");
-        return None;
-    }
-    Some(gpu.devices().unwrap())
-}
-
-pub fn cache() -> Cache {
-    Cache::at(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels"))
 }
 
 /// The schedules.

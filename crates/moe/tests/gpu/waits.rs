@@ -54,48 +54,52 @@ fn a_rank_that_never_comes_is_named_in(mode: MoeMode) {
 /// It ends by its deadline or by an abort, and names phase, set, peer and word.
 #[test]
 fn every_wait_ends_by_a_deadline_and_by_an_abort() {
+    std::thread::scope(|scope| {
+        for (phase, word) in [
+            (Phase::DispatchReceive, Word::Meta),
+            (Phase::CombineReceive, Word::ReadyC),
+            (Phase::DispatchSend, Word::ReadyC),
+        ] {
+            for (mode, aborts) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+                scope.spawn(move || a_wait_ends(mode, phase, word, aborts));
+            }
+        }
+    });
+}
+
+fn a_wait_ends(mode: MoeMode, phase: Phase, word: Word, aborts: bool) {
     let set = Set(1);
-    for (phase, word) in [
-        (Phase::DispatchReceive, Word::Meta),
-        (Phase::CombineReceive, Word::ReadyC),
-        (Phase::DispatchSend, Word::ReadyC),
-    ] {
-        for (mode, aborts) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
-            let deadline = Duration::from_secs(if aborts { 100 } else { 2 });
-            let Some((operations, parts)) = pair(mode, &GpuMoeOptions { deadline, ..GpuMoeOptions::default() }) else {
-                return;
-            };
-            let (moe, part) = (&operations[0], &parts[0]);
-            // SAFETY: the parts are alive until their streams are done.
-            let dispatch = |rank: usize| unsafe {
-                operations[rank].dispatch(set, &parts[rank].stream, &parts[rank].tokens).unwrap();
-            };
-            if phase != Phase::DispatchReceive {
-                // Done before anything is aborted or late.
-                (0..2).for_each(dispatch);
-                (0..2).for_each(|rank| operations[rank].finish(&parts[rank].stream, PATIENCE).unwrap());
+    let deadline = Duration::from_secs(if aborts { 100 } else { 2 });
+    let Some((operations, parts)) = pair(mode, &GpuMoeOptions { deadline, ..GpuMoeOptions::default() }) else { return };
+    let (moe, part) = (&operations[0], &parts[0]);
+    // SAFETY: the parts are alive until their streams are done.
+    let dispatch = |rank: usize| unsafe {
+        operations[rank].dispatch(set, &parts[rank].stream, &parts[rank].tokens).unwrap();
+    };
+    if phase != Phase::DispatchReceive {
+        // Done before anything is aborted or late.
+        (0..2).for_each(dispatch);
+        (0..2).for_each(|rank| operations[rank].finish(&parts[rank].stream, PATIENCE).unwrap());
+    }
+    // SAFETY: as above.
+    unsafe {
+        match phase {
+            Phase::CombineReceive => moe.combine(set, &part.stream, &part.out).unwrap(),
+            Phase::DispatchSend => {
+                moe.release(set, &part.stream).unwrap();
+                dispatch(0);
             }
-            // SAFETY: as above.
-            unsafe {
-                match phase {
-                    Phase::CombineReceive => moe.combine(set, &part.stream, &part.out).unwrap(),
-                    Phase::DispatchSend => {
-                        moe.release(set, &part.stream).unwrap();
-                        dispatch(0);
-                    }
-                    _ => dispatch(0),
-                }
-            }
-            if aborts {
-                assert!(part.stream.synchronize(Duration::from_millis(50)).is_err(), "rank 1 never comes");
-                moe.abort();
-            }
-            moe.finish(&part.stream, PATIENCE).unwrap_err();
-            let Failure { kind, phase: in_phase, set: on_set, peer, word: on_word, .. } = failure(moe);
-            let wanted = if aborts { FailureKind::Aborted } else { FailureKind::Timeout };
-            assert_eq!((kind, in_phase, on_set, peer, on_word), (wanted, phase, set, 1, word));
+            _ => dispatch(0),
         }
     }
+    if aborts {
+        assert!(part.stream.synchronize(Duration::from_millis(50)).is_err(), "rank 1 never comes");
+        moe.abort();
+    }
+    moe.finish(&part.stream, PATIENCE).unwrap_err();
+    let Failure { kind, phase: in_phase, set: on_set, peer, word: on_word, .. } = failure(moe);
+    let wanted = if aborts { FailureKind::Aborted } else { FailureKind::Timeout };
+    assert_eq!((kind, in_phase, on_set, peer, on_word), (wanted, phase, set, 1, word));
 }
 
 #[test]
