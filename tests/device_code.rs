@@ -116,8 +116,17 @@ fn ranks<T: Send>(
     options: &CommOptions,
     body: impl Fn(&Communicator) -> T + Sync,
 ) -> Vec<T> {
+    ranks_of([plugin; RANKS], options, body)
+}
+
+/// As [`ranks`], over a plugin of each rank's own.
+fn ranks_of<T: Send>(
+    plugins: [&dyn TransportPlugin; RANKS],
+    options: &CommOptions,
+    body: impl Fn(&Communicator) -> T + Sync,
+) -> Vec<T> {
     std::thread::scope(|scope| {
-        let rank = |bootstrap| {
+        let rank = |(bootstrap, plugin)| {
             let body = &body;
             scope.spawn(move || {
                 let comm = Communicator::new(Arc::new(bootstrap), plugin, options.clone()).unwrap();
@@ -127,7 +136,7 @@ fn ranks<T: Send>(
                 result
             })
         };
-        let threads: Vec<_> = ThreadBootstrap::world(RANKS).into_iter().map(rank).collect();
+        let threads: Vec<_> = ThreadBootstrap::world(RANKS).into_iter().zip(plugins).map(rank).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
@@ -282,6 +291,20 @@ fn a_view_that_the_header_does_not_read_is_refused() {
     says(Wrong::View, &["device view", "56 bytes; 3 members have 3 × (8 of address + 8 of the header's Peer)"]);
     says(Wrong::Kind, &["kind \"wheel\"", "device code is \"ring\", version 1"]);
     says(Wrong::Own, &["has no address; a rank's own part always has one"]);
+}
+
+#[test]
+fn a_rank_that_cannot_is_an_error_on_all() {
+    let Some(gpu) = gpu(64, 0) else { return };
+    let [good, bad] = [Wrong::Nothing, Wrong::View].map(|wrong| broken(wrong).unwrap());
+    let errors = ranks_of([&good, &bad, &good], &options(PATIENCE), |comm| {
+        DeviceCommunicator::new(comm, &device_of(&gpu, comm), &Arena::new(), RANKS).map(drop).unwrap_err()
+    });
+    for (rank, error) in errors.into_iter().enumerate() {
+        let text = error.to_string();
+        assert_eq!(text.starts_with("device communicator: rank 1 could not: "), rank != 1, "{text}");
+        assert!(text.contains("it has 56 bytes"), "{text}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use campanile_core::{
     Arena, ArenaError, ArenaRegion, CommError, Communicator, DeviceCode, DeviceForm, MemoryKind, REGION_ALIGNMENT,
+    Window,
 };
 
 use crate::view::{CommunicatorView, NEAR_RANKS};
@@ -157,8 +158,9 @@ impl DeviceCommunicator {
     /// device last as long as the communicator's. Collective.
     ///
     /// # Errors
-    /// [`DeviceCommunicatorError`]: the transport has no window there or no device code that this host compiles, it maps a
-    /// peer by load and store which the path forbids, too little memory, an arena with a region "signals".
+    /// [`DeviceCommunicatorError`]: the transport has no window there or no device code that this host compiles, the path
+    /// forbids load and store and it has nothing else, too little memory, an arena with a region "signals". What one rank
+    /// cannot do is an error on all of them.
     pub fn new(
         comm: &Communicator,
         device: &Device,
@@ -168,10 +170,33 @@ impl DeviceCommunicator {
         let mut arena = arena.clone();
         let signals = arena.carve("signals", "word", 8, signals)?;
         let window = comm.window(arena.bytes(), MemoryKind::Device(device.ordinal()))?;
+        let made = Self::over_window(comm, device, arena.bytes(), signals, window);
+        // A rank that cannot is an error on all of them: kernels of the others would wait for it.
+        let reason = made.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let reasons = comm.gather("device communicator", reason.as_bytes())?;
+        let failed = reasons.iter().position(|reason| !reason.is_empty());
+        match (made, failed) {
+            (Ok(_), Some(position)) => Err(DeviceCommunicatorError::Comm(CommError::Peer {
+                what: "device communicator".to_owned(),
+                peer: comm.team().member(position),
+                reason: String::from_utf8_lossy(&reasons[position]).into_owned(),
+            })),
+            (made, _) => made,
+        }
+    }
+
+    /// This rank's part of [`new`](Self::new).
+    fn over_window(
+        comm: &Communicator,
+        device: &Device,
+        bytes: usize,
+        signals: ArenaRegion,
+        window: Window,
+    ) -> Result<Self, DeviceCommunicatorError> {
         let reached = window.device_window()?;
         let windows = Windows {
             addresses: reached.windows,
-            bytes: arena.bytes(),
+            bytes,
             peers: reached.peers,
             transport: Some((comm.transport().info().name, reached.code)),
             _keep: Arc::new(window),
