@@ -61,8 +61,8 @@ fn main() -> Result<()> {
     });
     for (rank, ended) in ranks.into_iter().enumerate() {
         let (transport, gathered) = ended?;
-        let form = transport.device_code.map(|code| code.form);
-        println!("rank {rank}, {} ({form:?}): {gathered:?}", transport.name);
+        let form = transport.device_code.map_or("none".to_owned(), |code| code.form.to_string());
+        println!("rank {rank}, {}, form {form}: {gathered:?}", transport.name);
     }
     Ok(())
 }

@@ -9,6 +9,7 @@
 //! **Invariant.** Device code that is used has passed [`check`](DeviceCode::check), whether it is linked in or came
 //! through a C table.
 
+use std::fmt;
 use std::num::NonZeroU32;
 
 /// How kernels reach peers.
@@ -19,6 +20,15 @@ pub enum DeviceForm {
     Map,
     /// By posting to queues from registered memory; a peer may be mapped all the same, and this rank always is.
     Queue,
+}
+
+impl fmt::Display for DeviceForm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Map => "map",
+            Self::Queue => "queue",
+        })
+    }
 }
 
 /// Threads that post to a queue together.
