@@ -5,7 +5,7 @@
 //! bytes and words by whatever path the communicator chose.
 //!
 //! The host does not load from or store to memory of a device, its own rank's neither: what it does to a window there goes
-//! through queues, and [`device_address`](Window::device_address) is what kernels get.
+//! through queues, and [`device_window`](Window::device_window) is what kernels get.
 //!
 //! A window is made together by all ranks of a communicator
 //! ([`Communicator::window`](crate::Communicator::window)) and dropped alone: dropping it waits for what this rank has
