@@ -110,7 +110,7 @@ pub(super) const GROUP: Group = Group {
         ),
         Case::new(
             "a_device_view_is_given_or_refused",
-            "a transport without device code says so; one with it names its header",
+            "a transport without device code says so; one with it gives a view of device memory that the code reads",
             &[],
             a_device_view,
         ),
