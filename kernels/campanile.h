@@ -35,7 +35,8 @@
 //
 // Forms. A peer is reached by load and store (MAP: the window is mapped here, and at<T> may be read and written) or by a
 // queue (QUEUE: only put and signal reach it). put, signal and put_signal choose by peer; `is_mapped` says. Queues come
-// with a transport's header, see device/queue.h; without one every peer is mapped and the choice costs nothing.
+// with a transport's header, see device/queue.h; without one every peer is mapped and the choice costs nothing. A kernel
+// that is to run on queues puts from this rank's own window, which is registered everywhere, and reads its own window only.
 #ifndef CAMPANILE_CAMPANILE_H
 #define CAMPANILE_CAMPANILE_H
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use campanile::TransportPlugin;
-use campanile::core::{OpenError, OpenOptions, Probed, Rank};
+use campanile::core::{DeviceCode, DeviceForm, DeviceScope, OpenError, OpenOptions, Probed, Rank};
 use campanile_plugin::{LoadError, Loader, SearchError, Shim, abi};
 use tempfile::TempDir;
 use tracing::field::{Field, Visit};
@@ -87,6 +87,44 @@ fn versions() {
     let folder = folder();
     let Some(newer) = plugin(&folder, &["-DMINOR=7"]) else { return };
     assert_eq!(Loader::default().load_file(&newer).unwrap().info().name, "c");
+}
+
+#[test]
+fn device_code_comes_with_what_it_declares() {
+    let folder = folder();
+    let Some(file) = plugin(&folder, &["-DCODE"]) else { return };
+    let code = Loader::default().load_file(&file).unwrap().info().device_code.expect("it brings some");
+    let declared = DeviceCode {
+        kind: "ring",
+        form: DeviceForm::Queue,
+        header: "namespace ring {}",
+        abi: DeviceCode::API,
+        peer_bytes: 24,
+        smallest_scope: DeviceScope::Wave,
+        convergence: true,
+        slots_per_op: 2,
+        largest_op: 4096,
+        alignment: 4,
+        producers_per_queue: 3.try_into().ok(),
+        native_strong: false,
+        signal_bits: 64,
+    };
+    assert_eq!(*code, declared);
+}
+
+#[test]
+fn device_code_that_this_host_cannot_compile_is_refused() {
+    is_refused(&["-DCODE", "-DCODE_API=2"], &["written against version 2 of the device API, this host has version 1"]);
+    // It needs another one: what its record looks like is not this host's to say.
+    is_refused(&["-DCODE", "-DNEEDS_API=3", "-DCODE_SIZE=1"], &["version 3 of the device API"]);
+    is_refused(&["-DCODE", "-DNEEDS_API=0"], &["version 0 of the device API"]);
+    is_refused(&["-DCODE", "-DCODE_SIZE=80"], &["its device code has 80 bytes, 88 at least"]);
+    is_refused(&["-DCODE", "-DKIND=\"\\377\""], &["kind that is no UTF-8"]);
+    is_refused(&["-DCODE", "-DHEADER=\"a\\377b\""], &["header that is no UTF-8"]);
+    is_refused(&["-DCODE", "-DHEADER=\"a\\0b\""], &["header with a NUL at byte 1"]);
+    is_refused(&["-DCODE", "-DHEADER_SIZE=(size_t)1<<62"], &["header of 4611686018427387904 bytes; at most 1 MiB"]);
+    is_refused(&["-DCODE", "-DKIND=\"a b\""], &["kind \"a b\"; a C++ identifier"]);
+    is_refused(&["-DCODE", "-DFORM=7"], &["form 7; CAMPANILE_FORM_MAP or CAMPANILE_FORM_QUEUE"]);
 }
 
 #[test]

@@ -187,7 +187,7 @@ fn errors_are_those_of_the_linked_one() {
         let region = unsafe { transport.register(odd) }.wait(comm.timeout())?;
         assert_eq!((region.address(), region.bytes()), (odd.address, 7));
         drop(region);
-        let view = transport.device_view(MemoryKind::Device(0));
+        let view = transport.device_view(window.region(), &[]);
         assert!(matches!(view, Err(ControlError::Unsupported { what: "device view", .. })));
         let blob = transport.import(Rank(1), b"nonsense").wait(comm.timeout());
         assert!(matches!(blob, Err(ControlError::BadPeerData { peer: Rank(1), what: "key blob", .. })), "{blob:?}");

@@ -18,7 +18,7 @@ mod library;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The examples and the number of processes that each runs in.
-const EXAMPLES: [(&str, usize); 9] = [
+const EXAMPLES: [(&str, usize); 10] = [
     ("01_barrier", 1),
     ("02_window_put_signal", 1),
     ("03_new_collective", 1),
@@ -28,6 +28,7 @@ const EXAMPLES: [(&str, usize); 9] = [
     ("07_launched", 3),
     ("08_failure", 1),
     ("09_moe_device", 1),
+    ("10_new_kernel", 1),
 ];
 
 /// Runs the example, and returns what each of its ranks wrote.
@@ -138,4 +139,23 @@ fn moe_device() {
     assert!(said.ends_with("every result is the weighted sum of what the token's experts made of it\n"), "{said}");
     let said = run_with("09_moe_device", &[cache, ("CAMPANILE_GPU", "emulator"), ("CAMPANILE_CXX", "/nowhere/c++")]);
     assert_eq!(said, ["skipped: the emulator has no compiler for kernels on this machine\n"]);
+}
+
+/// The same kernel and the same bytes where windows are mapped and where a transport's header is all that reaches a peer.
+#[test]
+fn new_kernel() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("moe-kernels");
+    let cache = ("CAMPANILE_KERNEL_CACHE", path(&folder));
+    let over = |transport: &str, name: &str| {
+        let environment = [cache, ("CAMPANILE_GPU", "emulator"), ("CAMPANILE_TRANSPORT", transport)];
+        let said = run_with("10_new_kernel", &environment).concat();
+        if said.starts_with("skipped: ") {
+            println!("not run: no C++ compiler for the emulator's kernels");
+            return;
+        }
+        let rank = |rank: usize| format!("rank {rank}, {name}: [5, 55, 105]\n");
+        assert_eq!(said, [rank(0), rank(1), rank(2)].concat());
+    };
+    over("p2p", "p2p, form map");
+    over(path(&library::Library::Ring.file()), "ring, form queue");
 }

@@ -8,6 +8,9 @@
 // and so acquires for itself. Blocks must be co-resident (Residency::Together). All have read the epoch before they are
 // counted, so the last one may advance it; who has seen its rank's word sees the new epoch.
 //
+// Where the transport's queues take a post of whole waves only, a wave raises one word after another; of whole blocks there
+// is no barrier, and it does not compile.
+//
 // After a failure nothing is published; the barrier, like the communicator, is over.
 #ifndef CAMPANILE_DEVICE_BARRIER_H
 #define CAMPANILE_DEVICE_BARRIER_H
@@ -64,9 +67,16 @@ CAMPANILE_DEVICE Outcome barrier(const CommunicatorView& c, const BarrierView& b
     failed = wave_shuffle(failed, 0);
     Outcome outcome = failed == 0 ? Outcome::Done : Outcome::Aborted;
     if (failed == 0) {
-      for (u32 position = lane(); position < b.team.size && last; position += WAVE) {
-        if (alone && position == b.team.position) continue;
-        signal(c, Thread(), member(b.team, position), b.first_slot + b.team.position, epoch);
+      if constexpr (QUEUE_SMALLEST_SCOPE == Thread::SCOPE) {
+        for (u32 position = lane(); position < b.team.size && last; position += WAVE) {
+          if (alone && position == b.team.position) continue;
+          signal(c, Thread(), member(b.team, position), b.first_slot + b.team.position, epoch);
+        }
+      } else {
+        for (u32 position = 0; position < b.team.size && last; position++) {
+          if (alone && position == b.team.position) continue;
+          signal(c, Wave(), member(b.team, position), b.first_slot + b.team.position, epoch);
+        }
       }
       // Nobody else reads it, so the release above need not wait for it.
       if (alone && lane() == 0) store_relaxed<Scope::Device>(&state->epoch, epoch);

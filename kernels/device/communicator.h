@@ -15,7 +15,7 @@ constexpr u32 NEAR_RANKS = 8;
 struct CommunicatorView {
   u8* near[NEAR_RANKS];
   u8* const* windows;     // [ranks], in device memory
-  const void* queues;     // what the transport's header knows; null where every peer is mapped
+  const void* queues;     // [ranks] of the transport header's Peer, in device memory; null where there is none
   u64 signals;            // offset of word 0 in each window
   const u32* abort;       // in host memory; not 0: give up
   u32* failed;            // in device memory; not 0: this rank has failed

@@ -1,5 +1,6 @@
 // Groups: the threads that do an operation together. All of them call it, converged.
 //
+//   SCOPE             0 a thread, 1 a wave, 2 a block
 //   index(), count()  this thread's number, of how many
 //   meet()            all have come, and the stores of each have been issued and drained: thread 0 may now fence for all
 //   share(value)      thread 0's, for all
@@ -21,6 +22,7 @@ CAMPANILE_DEVICE u32 share_in_block(u32 value) {
 }
 
 struct Thread {
+  static constexpr u32 SCOPE = 0;
   static CAMPANILE_MEMBER u32 index() { return 0; }
   static CAMPANILE_MEMBER u32 count() { return 1; }
   static CAMPANILE_MEMBER void meet() { drain(); }
@@ -28,6 +30,7 @@ struct Thread {
 };
 
 struct Wave {
+  static constexpr u32 SCOPE = 1;
   static CAMPANILE_MEMBER u32 index() { return lane(); }
   static CAMPANILE_MEMBER u32 count() { return WAVE; }
   static CAMPANILE_MEMBER void meet() {
@@ -41,6 +44,7 @@ struct Wave {
 };
 
 struct Block {
+  static constexpr u32 SCOPE = 2;
   static CAMPANILE_MEMBER u32 index() { return thread_index(); }
   static CAMPANILE_MEMBER u32 count() { return block_threads(); }
   static CAMPANILE_MEMBER void meet() {

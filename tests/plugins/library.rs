@@ -19,6 +19,8 @@ pub enum Library {
     Shm,
     /// The small example.
     Inproc,
+    /// One whose device code has queues.
+    Ring,
     /// One that panics.
     Panicking,
 }
@@ -28,6 +30,7 @@ impl Library {
         match self {
             Self::Shm => "shm_plugin",
             Self::Inproc => "inproc_plugin",
+            Self::Ring => "ring_plugin",
             Self::Panicking => "panicking_plugin",
         }
     }

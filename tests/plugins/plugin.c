@@ -12,6 +12,7 @@
  *   STRAY         `probe` leaves a process behind, and its number in this file
  *   REFUSE        `init` returns an error
  *   LOG           `init` writes into the log
+ *   CODE          it brings device code; CODE_SIZE, CODE_API, NEEDS_API, KIND, HEADER, HEADER_SIZE, FORM are what that says
  *   UNDEFINED     it needs a symbol that nobody has
  *   DEPENDS       it calls libabsent.so */
 #include <campanile/transport.h>
@@ -44,6 +45,45 @@ struct table {
 #endif
 
 #define TEXT(literal) {literal, sizeof(literal) - 1}
+
+#ifdef CODE
+#ifndef CODE_SIZE
+#define CODE_SIZE sizeof(CampanileDeviceCode)
+#endif
+#ifndef CODE_API
+#define CODE_API CAMPANILE_DEVICE_API
+#endif
+#ifndef NEEDS_API
+#define NEEDS_API CODE_API
+#endif
+#ifndef KIND
+#define KIND "ring"
+#endif
+#ifndef HEADER
+#define HEADER "namespace ring {}"
+#endif
+#ifndef HEADER_SIZE
+#define HEADER_SIZE sizeof(HEADER) - 1
+#endif
+#ifndef FORM
+#define FORM CAMPANILE_FORM_QUEUE
+#endif
+static const CampanileDeviceCode code = {
+    .struct_size = CODE_SIZE,
+    .kind = TEXT(KIND),
+    .header = {HEADER, HEADER_SIZE},
+    .abi = CODE_API,
+    .smallest_scope = CAMPANILE_SCOPE_WARP,
+    .convergence = 1,
+    .slots_per_op = 2,
+    .largest_op = 4096,
+    .alignment = 4,
+    .producers_per_queue = 3,
+    .signal_bits = 64,
+    .form = FORM,
+    .peer_bytes = 24,
+};
+#endif
 
 #ifdef UNDEFINED
 void campanile_test_nobody_has_this(void);
@@ -142,6 +182,10 @@ static const struct table table = {
             .version = TEXT("1.2"),
             .vendor = TEXT("a test"),
             .summary = TEXT("opens nothing"),
+#ifdef CODE
+            .device_abi = NEEDS_API,
+            .device_code = &code,
+#endif
             .init = init,
 #ifndef NO_PROBE
             .probe = probe,

@@ -39,7 +39,7 @@ pub use caps::{
     ATOMICITY_CPU, ATOMICITY_GPU, ATOMICITY_NIC, CLASS_NODE, CLASS_OWN, CLASS_REMOTE, Caps, Cost, SIGNAL_ADD_NATIVE,
     SIGNAL_SET_NATIVE, SIGNAL_STRONG_NATIVE, SIGNAL_TARGET_PROGRESS,
 };
-pub use device_code::{DeviceCode, SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP};
+pub use device_code::{DEVICE_API, DeviceCode, FORM_MAP, FORM_QUEUE, SCOPE_BLOCK, SCOPE_THREAD, SCOPE_WARP};
 pub use error::{
     Error, STATUS_BAD_PEER_DATA, STATUS_BUSY, STATUS_COMPLETION, STATUS_FAILED, STATUS_FAULT, STATUS_FOREIGN_TICKET,
     STATUS_INVALID, STATUS_MEMORY, STATUS_NO_DEVICE, STATUS_OK, STATUS_PANICKED, STATUS_PEER_GONE, STATUS_PENDING,
@@ -89,5 +89,6 @@ const _: () = {
     assert!(offset_of!(Queue, destroy) == 24 && offset_of!(Queue, post) == 32 && size_of::<Queue>() == 88);
     assert!(offset_of!(Transport, close) == 16 && offset_of!(Transport, gone) == 120);
     assert!(offset_of!(Transport, register_memory) == 128 && offset_of!(Transport, device_view) == 184);
-    assert!(size_of::<Transport>() == 192 && size_of::<DeviceCode>() == 80 && size_of::<DeviceView>() == 32);
+    assert!(size_of::<Transport>() == 192 && size_of::<DeviceCode>() == 88 && size_of::<DeviceView>() == 56);
+    assert!(offset_of!(DeviceCode, signal_bits) == 76 && offset_of!(DeviceView, region) == 32);
 };

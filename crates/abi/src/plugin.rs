@@ -53,11 +53,12 @@ pub struct Plugin {
     pub vendor: Text,
     /// One line for people.
     pub summary: Text,
-    /// Version of the device API that it needs; 0 if it has no device code.
+    /// Version of the device API that its device code is written against ([`DEVICE_API`](crate::DEVICE_API)); 0 if it has
+    /// none. A host that has not that version refuses the plugin.
     pub device_abi: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Code for kernels, or `NULL`. Experimental.
+    /// Code for kernels, or `NULL`: kernels cannot use the transport. Experimental.
     pub device_code: *const DeviceCode,
     /// Called once, before every other function. The host is valid for ever.
     ///

@@ -109,18 +109,24 @@ pub struct Wait {
     pub peer: u32,
 }
 
-/// What kernels need to use a transport. The host zeroes it, the plugin fills it.
+/// What kernels need to use a window by a transport. The host says which window and zeroes the rest, the plugin fills that.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceView {
     /// Bytes of this struct, as the host knows it.
     pub struct_size: u64,
-    /// Which device header reads it. Lives for ever.
+    /// Which device code reads it: its `kind`. Lives for ever.
     pub kind: Text,
-    /// Version of that header.
+    /// Version of the device API that this is written against.
     pub abi: u32,
     /// Must be 0.
     pub reserved: u32,
+    /// The host's: handle of this rank's region, on whose device the kernels run.
+    pub region: *mut c_void,
+    /// The host's: handles of the imported regions of all members in the order of the team, this rank's among them.
+    pub remotes: *const *mut c_void,
+    /// The host's: how many members.
+    pub members: u64,
 }
 
 /// An opened backend of one rank, in memory of the plugin, constant until it is closed.
@@ -288,8 +294,10 @@ pub struct Transport {
     /// Without it an abort is reported as this rank's death, and a drain is nothing: `close` comes next, and is a death to the
     /// peers.
     pub shutdown: Option<unsafe extern "C" fn(ctx: *mut c_void, mode: u32, error: *mut Error) -> i32>,
-    /// What kernels on that device need to use this transport: the view, and its bytes in the layout of the device
-    /// header.
+    /// What kernels need to use a window by this transport: the view, and its bytes. `memory` is that of the window's part
+    /// here. The bytes are a `uint64_t` for each member, the first byte of its part as load and store of the device reach it
+    /// or 0 (never for this rank, and for nobody with [`FORM_MAP`](crate::FORM_MAP)); then a struct `Peer` of the header for
+    /// each member, `peer_bytes` long. What they name is valid until one of the regions is released.
     ///
     /// Without it kernels cannot use the transport.
     pub device_view: Option<

@@ -54,7 +54,7 @@ fn source() -> String {
         Peer { address, rank, reserved }
         Endpoint { peer, peer_class }
         Wait { struct_size, region, offset, mask, value, epoch, operation, slot, condition, peer }
-        DeviceView { struct_size, kind, abi, reserved }
+        DeviceView { struct_size, kind, abi, reserved, region, remotes, members }
         Transport {
             struct_size, ctx, close, caps, reach, address, connect, allocate, release, export_key, import_key,
             release_remote, queue, fault, report, gone, register_memory, map, notify, signal_wait, poll_event, mask,
@@ -62,7 +62,7 @@ fn source() -> String {
         }
         DeviceCode {
             struct_size, kind, header, abi, smallest_scope, convergence, slots_per_op, largest_op, alignment,
-            producers_per_queue, native_strong, signal_bits,
+            producers_per_queue, native_strong, signal_bits, form, peer_bytes,
         }
         DeviceSink { ctx, device }
         Plugin {

@@ -4,6 +4,7 @@
 //! iterations, `max_over_mean` is over ranks. Wire bytes go to other ranks, scales, routing and weights included; logical
 //! bytes include what stays. A rate is of all ranks together, 10^9 bytes a second.
 
+pub use campanile::gpu::link::percentile;
 use serde::Serialize;
 
 use crate::exit::Error;
@@ -102,16 +103,6 @@ fn us(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
 
-/// The nearest-rank percentile; 0 of nothing.
-pub fn percentile(mut values: Vec<f64>, fraction: f64) -> f64 {
-    if values.is_empty() {
-        return 0.0;
-    }
-    values.sort_by(f64::total_cmp);
-    let rank = (fraction * values.len() as f64).ceil() as usize;
-    values[rank.clamp(1, values.len()) - 1]
-}
-
 /// Prints one JSON object.
 pub fn print_json(value: &impl Serialize) -> Result<(), Error> {
     print(&(serde_json::to_string(value)? + "\n"))
@@ -129,15 +120,5 @@ mod tests {
         assert_eq!(summary.p99_us, 8.0);
         // Medians of the ranks: 2 and 3 (nearest rank of [3, 7] at 0.5 is the first).
         assert_eq!(summary.max_over_mean, 3.0 / 2.5);
-    }
-
-    #[test]
-    fn percentiles_are_of_the_nearest_rank() {
-        let values: Vec<_> = (1..=100).map(f64::from).collect();
-        assert_eq!(percentile(values.clone(), 0.5), 50.0);
-        assert_eq!(percentile(values.clone(), 0.99), 99.0);
-        assert_eq!(percentile(values, 1.0), 100.0);
-        assert_eq!(percentile(vec![7.0], 0.01), 7.0);
-        assert_eq!(percentile(vec![], 0.5), 0.0);
     }
 }

@@ -4,10 +4,9 @@
 
 use std::sync::Arc;
 
-use anyhow::Context;
 use campanile::gpu::link::{Arm, LinkLayout, LinkOptions, LinkRank, Pattern};
 use campanile::gpu::{Backend, Cache, Device, DeviceCommunicator};
-use campanile::{Barrier, Communicator, MemoryKind};
+use campanile::{Barrier, Communicator};
 
 use crate::bench::percentile;
 
@@ -34,17 +33,8 @@ impl DeviceLimit {
         if comm.ranks() == 1 {
             return Ok(Self { link: None, layout });
         }
-        let mut arena = layout.arena.clone();
-        let signals = arena.carve("signals", "word", 8, 1)?;
-        let window = comm.window(arena.bytes(), MemoryKind::Device(device.ordinal()))?;
-        let windows = (0..comm.ranks()).map(|rank| window.device_address(rank)).collect::<Option<Vec<_>>>();
-        let windows = windows.context("a window that the device does not reach")?;
-        // SAFETY: the window of this communicator is mapped for the rank's device, for all of the arena, while it lives.
-        let of_device = unsafe {
-            let (bytes, deadline) = (arena.bytes(), comm.timeout());
-            DeviceCommunicator::over(device, comm.rank(), windows, bytes, signals, deadline, Arc::new(window))
-        };
-        Ok(Self { link: Some(LinkRank::new(of_device?, &layout, &options, cache)?), layout })
+        let of_device = DeviceCommunicator::new(comm, device, &layout.arena, 1)?;
+        Ok(Self { link: Some(LinkRank::new(of_device, &layout, &options, cache)?), layout })
     }
 
     /// GB/s of this rank's stores to all others and of its loads from them, while all ranks do the same; 0 for a rank that is

@@ -19,6 +19,8 @@ mod caps;
 mod comm_options;
 mod communicator;
 mod config;
+mod device_code;
+mod device_view;
 mod emulate;
 mod endpoint;
 mod error;
@@ -49,6 +51,8 @@ pub use config::{
     Bind, Config, ConfigError, GpuChoice, HugePages, Launched, LogLevel, MoeCombine, MoeMode, Scope, Setting, Source,
     VARIABLES, Variable, parse_duration, suggest,
 };
+pub use device_code::{DeviceCode, DeviceCodeError, DeviceForm, DeviceScope};
+pub use device_view::{DeviceView, DeviceViewError, DeviceWindow};
 pub use endpoint::{Endpoint, PeerClass};
 pub use error::{BootstrapError, CommError, ControlError, OpenError, PostError, QueueError, WaitError, WaitState};
 pub use fault::{Fault, FaultKind};
@@ -63,5 +67,5 @@ pub use request::{Pending, Request};
 pub use signal::{Condition, SignalAction, Strength, Wait, WordValue};
 pub use team::{Team, TeamError};
 pub use ticket::{Agent, Completion, Ticket};
-pub use transport::{DeviceView, Event, OpenOptions, Probed, Shutdown, Transport, TransportInfo, TransportPlugin};
+pub use transport::{Event, OpenOptions, Probed, Shutdown, Transport, TransportInfo, TransportPlugin};
 pub use window::Window;

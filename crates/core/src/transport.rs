@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Caps, ControlError, Endpoint, Fault, FaultKind, HugePages, Memory, MemoryKind, Node, OpKind, OpenError, PeerClass,
-    Queue, QueueOptions, QueueTarget, Rank, Reach, Region, RemoteRegion, Request, Wait, WaitError,
+    Caps, ControlError, DeviceCode, DeviceView, Endpoint, Fault, FaultKind, HugePages, Memory, MemoryKind, Node,
+    OpKind, OpenError, PeerClass, Queue, QueueOptions, QueueTarget, Rank, Reach, Region, RemoteRegion, Request, Wait,
+    WaitError,
 };
 
 /// What a transport says about itself.
@@ -22,6 +23,8 @@ pub struct TransportInfo {
     pub version: &'static str,
     /// One line for people.
     pub summary: &'static str,
+    /// What it brings for kernels, for ever the same; `None` if kernels cannot use it.
+    pub device_code: Option<&'static DeviceCode>,
 }
 
 /// A device that a transport could use, or could not.
@@ -119,17 +122,6 @@ pub enum Event {
     PeerDied(Rank),
 }
 
-/// What a kernel needs to use a transport: a plain struct in the layout of the transport's device header, passed by value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceView {
-    /// Which device header reads it.
-    pub kind: &'static str,
-    /// Version of that header.
-    pub abi: u32,
-    /// The struct: all queues × peers, keys, signal bases; error, abort and deadline words.
-    pub bytes: Vec<u8>,
-}
-
 /// An opened backend of one rank.
 pub trait Transport: Send + Sync {
     /// What it says about itself.
@@ -182,11 +174,14 @@ pub trait Transport: Send + Sync {
     /// Without it the waiter still looks, but later.
     fn notify(&self, peer: Rank);
 
-    /// What kernels on that device need to use this transport. A queue in it is not posted to from the host any more.
+    /// What kernels need to use a window by this transport, for its [device code](TransportInfo::device_code): `region` is
+    /// this rank's part, on whose device they run, `remotes` are the parts of all members in the order of the team, this
+    /// rank's among them. What the view names is valid while these regions live. A queue in it is not posted to from the
+    /// host.
     ///
     /// # Errors
-    /// [`ControlError::Unsupported`] if the transport has no device code for that device.
-    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError>;
+    /// [`ControlError::Unsupported`] if the transport has no device code, or the region is not in memory of its device.
+    fn device_view(&self, region: &Region, remotes: &[RemoteRegion]) -> Result<DeviceView, ControlError>;
 
     /// The next thing that happened to a peer and was not told yet; never blocks. May cost a system call a peer: for the
     /// control plane.

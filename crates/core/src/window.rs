@@ -5,7 +5,7 @@
 //! bytes and words by whatever path the communicator chose.
 //!
 //! The host does not load from or store to memory of a device, its own rank's neither: what it does to a window there goes
-//! through queues, and [`device_address`](Window::device_address) is what kernels get.
+//! through queues, and [`device_window`](Window::device_window) is what kernels get.
 //!
 //! A window is made together by all ranks of a communicator
 //! ([`Communicator::window`](crate::Communicator::window)) and dropped alone: dropping it waits for what this rank has
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::communicator::Shared;
 use crate::{
-    Agent, CommError, Completion, Condition, LocalAddress, Memory, MemoryKind, Op, PostError, Rank, Region,
-    RemoteAddress, RemoteRegion, SignalAction, SignalUpdate, Strength, Team, Wait,
+    Agent, CommError, Completion, Condition, ControlError, DeviceWindow, LocalAddress, Memory, MemoryKind, Op,
+    PostError, Rank, Region, RemoteAddress, RemoteRegion, SignalAction, SignalUpdate, Strength, Team, Wait,
 };
 
 /// Symmetric memory of a team.
@@ -124,6 +124,32 @@ impl Window {
     /// Always there for this rank.
     pub fn map(&self, position: usize) -> Option<NonNull<u8>> {
         self.inner.map(position)
+    }
+
+    /// The window as kernels on this rank's device see it, by the transport's [device code](crate::DeviceCode). What it
+    /// names is valid while the window lives. Where the path that was asked for is by queue, no other member is mapped.
+    ///
+    /// # Errors
+    /// [`ControlError::Unsupported`], as [`CommError`], with the transport's name: it has no device code, or none that this
+    /// host compiles; the window is in host memory; what it gives is not what its code reads.
+    pub fn device_window(&self) -> Result<DeviceWindow, CommError> {
+        let inner = &*self.inner;
+        let transport = inner.shared.transport();
+        let info = transport.info();
+        let unsupported = |what, reason: String| ControlError::Unsupported { transport: info.name, what, reason };
+        let code =
+            info.device_code.ok_or_else(|| unsupported("device code", "it brings none for kernels".to_owned()))?;
+        code.check().map_err(|error| unsupported("device code", error.to_string()))?;
+        let view = transport.device_view(&inner.region, &inner.remotes)?;
+        let mut window = view
+            .check(code, inner.remotes.len(), inner.position)
+            .map_err(|error| unsupported("device view", error.to_string()))?;
+        for (position, address) in window.windows.iter_mut().enumerate() {
+            if inner.map(position).is_none() {
+                *address = 0;
+            }
+        }
+        Ok(window)
     }
 
     /// Address of the part of the member at `position` for kernels on this rank's device; `None` for a window in host

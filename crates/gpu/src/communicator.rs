@@ -6,10 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use campanile_core::{Arena, ArenaError, ArenaRegion, CommError, Communicator, MemoryKind};
+use campanile_core::{
+    Arena, ArenaError, ArenaRegion, CommError, Communicator, DeviceCode, DeviceForm, MemoryKind, REGION_ALIGNMENT,
+    Window,
+};
 
 use crate::view::{CommunicatorView, NEAR_RANKS};
-use crate::{Address, CallError, Coherence, Device, DeviceMemory, HostMemory, Memory};
+use crate::{
+    Address, Cache, CallError, Coherence, Compile, CompileError, Device, DeviceMemory, HostMemory, Memory, Module,
+    Source,
+};
 
 /// `FailureRecord`, and the abort word behind it.
 const RECORD_BYTES: usize = 32;
@@ -17,9 +23,9 @@ const RECORD_BYTES: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a rank's kernels need to communicate: windows of all ranks as mapped for its device, signal words, an error word,
-/// an abort word and the deadline of every wait. [`new`](Self::new) makes it of a communicator,
-/// [`in_process`](Self::in_process) for ranks that share a process and need none. Kernels are given its [`view`](Self::view); `kernels/campanile.h` is what
-/// they do with it.
+/// an abort word and the deadline of every wait. [`new`](Self::new) makes it of a communicator, out of what the device code
+/// of the chosen transport gives; [`in_process`](Self::in_process) for ranks that share a process and need none. Kernels are
+/// [compiled](Self::compile) by it and given its [`view`](Self::view); `kernels/campanile.h` is what they do with it.
 ///
 /// The first failure is sticky: kernels that ask `has_failed` end at once, for ever after.
 ///
@@ -58,7 +64,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// let mut parts = Vec::new();
 /// for comm in &ranks {
 ///     let device = comm.device();
-///     let module = device.compile(&source, &Compile::default(), &Cache::none())?;
+///     let module = comm.compile(&source, &Compile::default(), &Cache::none())?;
 ///     let grid = Grid { blocks: 1, threads: 64, shared_bytes: 0 };
 ///     let plan = Plan::<Pass>::new(&module, "pass", grid, Residency::Any)?;
 ///     let (stream, memory) = (device.stream()?, device.allocate_host(16)?);
@@ -81,14 +87,28 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct DeviceCommunicator {
     device: Device,
     rank: usize,
-    windows: Vec<Address>,
-    window_bytes: usize,
     signals: ArenaRegion,
     deadline: Duration,
-    /// The table of windows, and the word that says that this rank has failed.
+    /// Of what the transport's header knows, in `state`; 0 if that is nothing.
+    queues: Address,
+    /// The table of windows, the word that says that this rank has failed, and what the transport's header knows.
     state: DeviceMemory,
     host: HostMemory,
-    /// What keeps the windows mapped.
+    /// Last, so that they are mapped until the device has done with the rest.
+    windows: Windows,
+}
+
+/// The windows of all ranks, as the device of one reaches them.
+struct Windows {
+    /// First byte of each; 0: only a queue reaches it.
+    addresses: Vec<Address>,
+    /// Length of each.
+    bytes: usize,
+    /// What the transport's header knows, a `Peer` for each rank.
+    peers: Vec<u8>,
+    /// Name and device code of the transport; none where all ranks are in one process.
+    transport: Option<(&'static str, &'static DeviceCode)>,
+    /// What keeps them mapped.
     _keep: Arc<dyn Any + Send + Sync>,
 }
 
@@ -124,20 +144,23 @@ impl DeviceCommunicator {
         let rank = |(rank, device): (usize, &Device)| {
             // SAFETY: allocated above for all devices, zeroed, and kept by `keep`.
             unsafe {
-                Self::over(device, rank, addresses.clone(), arena.bytes(), signals.clone(), deadline, Arc::clone(&keep))
+                let (addresses, bytes, keep) = (addresses.clone(), arena.bytes(), Arc::clone(&keep));
+                let windows = Windows { addresses, bytes, peers: Vec::new(), transport: None, _keep: keep };
+                Self::over(device, rank, windows, signals.clone(), deadline)
             }
         };
         devices.iter().enumerate().map(rank).collect()
     }
 
-    /// This rank of a communicator whose transport maps windows in device memory: a window that holds the arena and, behind
-    /// it, `signals` words, all zeroed. `device` is the one that the communicator [names](Communicator::device); ranks may
-    /// be processes, and are numbered as in the communicator's team. Waits on the device last as long as the communicator's.
-    /// Collective.
+    /// This rank of a communicator whose transport has windows in device memory and brings device code: a window that holds
+    /// the arena and, behind it, `signals` words, all zeroed. `device` is the one that the communicator
+    /// [names](Communicator::device); ranks may be processes, and are numbered as in the communicator's team. Waits on the
+    /// device last as long as the communicator's. Collective.
     ///
     /// # Errors
-    /// [`DeviceCommunicatorError`]: the transport has no window there or does not map a peer's, too little memory, an arena
-    /// with a region "signals".
+    /// [`DeviceCommunicatorError`]: the transport has no window there or no device code that this host compiles, the path
+    /// forbids load and store and it has nothing else, too little memory, an arena with a region "signals". What one rank
+    /// cannot do is an error on all of them.
     pub fn new(
         comm: &Communicator,
         device: &Device,
@@ -147,37 +170,94 @@ impl DeviceCommunicator {
         let mut arena = arena.clone();
         let signals = arena.carve("signals", "word", 8, signals)?;
         let window = comm.window(arena.bytes(), MemoryKind::Device(device.ordinal()))?;
-        let reach = |rank: usize| window.device_address(rank).ok_or(DeviceCommunicatorError::Unreachable { rank });
-        let windows = (0..comm.ranks()).map(reach).collect::<Result<Vec<_>, _>>()?;
-        let keep = Arc::new(window);
-        // SAFETY: the window is mapped for this rank's device as long as it lives, zeroed on all ranks before it is there.
-        unsafe { Self::over(device, comm.rank(), windows, arena.bytes(), signals, comm.timeout(), keep) }
+        let made = Self::over_window(comm, device, arena.bytes(), signals, window);
+        // A rank that cannot is an error on all of them: kernels of the others would wait for it.
+        let reason = made.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let reasons = comm.gather("device communicator", reason.as_bytes())?;
+        let failed = reasons.iter().position(|reason| !reason.is_empty());
+        match (made, failed) {
+            (Ok(_), Some(position)) => Err(DeviceCommunicatorError::Comm(CommError::Peer {
+                what: "device communicator".to_owned(),
+                peer: comm.team().member(position),
+                reason: String::from_utf8_lossy(&reasons[position]).into_owned(),
+            })),
+            (made, _) => made,
+        }
     }
 
-    /// One rank, over windows that are there: those of a transport. `signals` is the region of the windows' arena that
-    /// holds the signal words; they are all equal on all ranks before any kernel runs, zero usually.
-    ///
-    /// # Errors
-    /// Those of the calls.
+    /// This rank's part of [`new`](Self::new).
+    fn over_window(
+        comm: &Communicator,
+        device: &Device,
+        bytes: usize,
+        signals: ArenaRegion,
+        window: Window,
+    ) -> Result<Self, DeviceCommunicatorError> {
+        let reached = window.device_window()?;
+        let windows = Windows {
+            addresses: reached.windows,
+            bytes,
+            peers: reached.peers,
+            transport: Some((comm.transport().info().name, reached.code)),
+            _keep: Arc::new(window),
+        };
+        // SAFETY: what the transport says of the window is mapped for this rank's device as long as the window lives, which
+        // is zeroed on all ranks before it is there.
+        let comm = unsafe { Self::over(device, comm.rank(), windows, signals, comm.timeout())? };
+        if reached.code.form == DeviceForm::Map {
+            comm.check_mapped()?;
+        }
+        Ok(comm)
+    }
+
+    /// One rank, over windows that are there. `signals` is the region of the windows' arena that holds the signal words;
+    /// they are all equal on all ranks before any kernel runs.
     ///
     /// # Safety
-    /// Each of `windows` is mapped for `device`, for `window_bytes` bytes, as long as `keep` lives.
-    pub unsafe fn over(
+    /// Each window is mapped for `device`, unless its address is 0, as long as they are kept, and so is what the peers name.
+    unsafe fn over(
         device: &Device,
         rank: usize,
-        windows: Vec<Address>,
-        window_bytes: usize,
+        windows: Windows,
         signals: ArenaRegion,
         deadline: Duration,
-        keep: Arc<dyn Any + Send + Sync>,
     ) -> Result<Self, DeviceCommunicatorError> {
-        let mut bytes: Vec<u8> = windows.iter().flat_map(|window| window.to_ne_bytes()).collect();
+        let mut bytes: Vec<u8> = windows.addresses.iter().flat_map(|window| window.to_ne_bytes()).collect();
         bytes.extend([0; 8]);
+        // As regions of windows are.
+        bytes.resize(bytes.len().next_multiple_of(REGION_ALIGNMENT), 0);
+        let queues = bytes.len();
+        bytes.extend(&windows.peers);
         let state = device.allocate(bytes.len(), Coherence::Coarse)?;
         device.stream()?.upload(&state, 0, &bytes)?;
+        let queues = if windows.peers.is_empty() { 0 } else { state.address() + queues as Address };
         let host = device.allocate_host(RECORD_BYTES + 8)?;
-        let device = device.clone();
-        Ok(Self { device, rank, windows, window_bytes, signals, deadline, state, host, _keep: keep })
+        Ok(Self { device: device.clone(), rank, signals, deadline, queues, state, host, windows })
+    }
+
+    /// Compiles a kernel for this rank's device with the device code of the transport that was chosen, or takes it from the
+    /// cache, and loads it. Kernels that put or signal are compiled by this: they run on every transport and name none.
+    ///
+    /// # Errors
+    /// As [`Device::compile`]; [`CompileError::DeviceCode`] names the transport whose header is compiled in.
+    pub fn compile(&self, source: &Source, compile: &Compile, cache: &Cache) -> Result<Module, CompileError> {
+        let Some((transport, code)) = self.windows.transport.filter(|(_, code)| code.form != DeviceForm::Map) else {
+            return self.device.compile(source, compile, cache);
+        };
+        let compiled = self.device.compile(&source.clone().with_device_code(code), compile, cache);
+        compiled.map_err(|error| match error {
+            CompileError::Source { .. } => CompileError::DeviceCode { transport, source: Box::new(error) },
+            other => other,
+        })
+    }
+
+    /// Makes sure that load and store reach every window: for kernels that do more than put and signal.
+    ///
+    /// # Errors
+    /// [`DeviceCommunicatorError::Unreachable`].
+    pub fn check_mapped(&self) -> Result<(), DeviceCommunicatorError> {
+        let unmapped = self.windows.addresses.iter().position(|window| *window == 0);
+        unmapped.map_or(Ok(()), |rank| Err(DeviceCommunicatorError::Unreachable { rank }))
     }
 
     /// The device.
@@ -195,7 +275,7 @@ impl DeviceCommunicator {
     /// Ranks.
     #[must_use]
     pub fn ranks(&self) -> usize {
-        self.windows.len()
+        self.windows.addresses.len()
     }
 
     /// Number of signal words in each window.
@@ -204,13 +284,13 @@ impl DeviceCommunicator {
         self.signals.count
     }
 
-    /// First byte of a rank's window, as mapped for this device.
+    /// First byte of a rank's window, as mapped for this device; 0 if only a queue reaches it.
     ///
     /// # Panics
     /// If there is no such rank.
     #[must_use]
     pub fn window(&self, rank: usize) -> Address {
-        self.windows[rank]
+        self.windows.addresses[rank]
     }
 
     /// A region of this rank's own window, for copies of a stream.
@@ -219,18 +299,18 @@ impl DeviceCommunicator {
     /// [`DeviceCommunicatorError::Outside`] for one that is not inside the window.
     pub fn part(&self, region: &ArenaRegion) -> Result<WindowPart<'_>, DeviceCommunicatorError> {
         let end = region.offset.checked_add(region.bytes());
-        if end.is_none_or(|end| end > self.window_bytes) {
-            let (name, window_bytes) = (region.name.clone(), self.window_bytes);
+        if end.is_none_or(|end| end > self.windows.bytes) {
+            let (name, window_bytes) = (region.name.clone(), self.windows.bytes);
             return Err(DeviceCommunicatorError::Outside { name, window_bytes });
         }
-        let address = self.windows[self.rank] + region.offset as Address;
+        let address = self.windows.addresses[self.rank] + region.offset as Address;
         Ok(WindowPart { address, bytes: region.bytes(), _comm: self })
     }
 
     /// This rank's signal words, for copies of a stream: to set them before the first kernel runs, and to look at them.
     #[must_use]
     pub fn signal_words(&self) -> WindowPart<'_> {
-        let address = self.windows[self.rank] + self.signals.offset as Address;
+        let address = self.windows.addresses[self.rank] + self.signals.offset as Address;
         WindowPart { address, bytes: self.signals.bytes(), _comm: self }
     }
 
@@ -238,20 +318,20 @@ impl DeviceCommunicator {
     #[must_use]
     pub fn view(&self) -> CommunicatorView {
         let mut near = [0; NEAR_RANKS];
-        for (near, window) in near.iter_mut().zip(&self.windows) {
+        for (near, window) in near.iter_mut().zip(&self.windows.addresses) {
             *near = *window;
         }
         CommunicatorView {
             near,
             windows: self.state.address(),
-            queues: 0,
+            queues: self.queues,
             signals: self.signals.offset as u64,
             abort: self.host.address() + RECORD_BYTES as Address,
-            failed: self.state.address() + 8 * self.windows.len() as Address,
+            failed: self.state.address() + 8 * self.windows.addresses.len() as Address,
             record: self.host.address(),
             deadline: u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX),
             rank: self.rank as u32,
-            ranks: self.windows.len() as u32,
+            ranks: self.windows.addresses.len() as u32,
         }
     }
 
@@ -285,7 +365,7 @@ impl DeviceCommunicator {
 
 impl fmt::Debug for DeviceCommunicator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DeviceCommunicator(rank {} of {}, {:?})", self.rank, self.windows.len(), self.device)
+        write!(f, "DeviceCommunicator(rank {} of {}, {:?})", self.rank, self.windows.addresses.len(), self.device)
     }
 }
 
@@ -374,7 +454,7 @@ pub enum DeviceCommunicatorError {
     Comm(#[from] CommError),
     /// Kernels do not reach a peer.
     #[error(
-        "load and store do not reach the window of rank {rank}, and its transport brings no device code for queues"
+        "load and store of this rank's device do not reach the window of rank {rank}, and the operation needs that"
     )]
     Unreachable {
         /// The peer.

@@ -123,6 +123,14 @@ pub enum CompileError {
         /// What the compiler said.
         log: String,
     },
+    /// The source does not compile with what a transport brings for kernels, which is where to look first.
+    #[error("with the device code of transport {transport}: {source}")]
+    DeviceCode {
+        /// The transport.
+        transport: &'static str,
+        /// What the compiler said.
+        source: Box<Self>,
+    },
     /// A call of the compiler or the driver failed.
     #[error(transparent)]
     Call(#[from] CallError),

@@ -7,7 +7,8 @@
 //!
 //! **Kernels** are one C++ source for all three (`kernels/portable.h`). A [`Source`] is compiled at run time for the
 //! device at hand, through a [`Cache`] on disk; the emulator compiles it with the machine's C++ compiler and loads the
-//! result, so that everything above the table is the same code. A [`Plan`] is a compiled kernel with its geometry
+//! result, so that everything above the table is the same code. What communicates is compiled by
+//! [`DeviceCommunicator::compile`], with the device code of the transport that was chosen. A [`Plan`] is a compiled kernel with its geometry
 //! resolved and checked: launched many times, it allocates nothing.
 //!
 //! **Invariants.** A missing library, symbol, device or compiler is an error that says what was tried. After

@@ -252,8 +252,13 @@ pub enum LinkError {
 }
 
 /// The nearest-rank percentile; 0 of nothing.
-fn percentile(values: &[f64], fraction: f64) -> f64 {
-    let mut values = values.to_vec();
+///
+/// ```
+/// use campanile_gpu::link::percentile;
+/// assert_eq!(percentile(vec![3.0, 1.0, 2.0, 9.0], 0.5), 2.0);
+/// ```
+#[must_use]
+pub fn percentile(mut values: Vec<f64>, fraction: f64) -> f64 {
     values.sort_by(f64::total_cmp);
     let rank = (fraction * values.len() as f64).ceil() as usize;
     values.get(rank.clamp(1, values.len().max(1)) - 1).copied().unwrap_or(0.0)
@@ -263,9 +268,9 @@ impl LinkRow {
     /// Of the times of each iteration on the slowest rank, in µs; `bytes` are what a GPU moves.
     #[must_use]
     pub fn new(arm: Arm, pattern: Pattern, times_us: &[f64], bytes: u64) -> Self {
-        let median_us = percentile(times_us, 0.5);
+        let median_us = percentile(times_us.to_vec(), 0.5);
         let gbps = (!arm.is_latency() && median_us > 0.0).then(|| bytes as f64 / median_us / 1e3);
-        Self { arm, pattern, median_us, p99_us: percentile(times_us, 0.99), bytes, gbps }
+        Self { arm, pattern, median_us, p99_us: percentile(times_us.to_vec(), 0.99), bytes, gbps }
     }
 }
 
@@ -283,6 +288,16 @@ mod tests {
         let report = LinkReport { ranks: 2, shared: false, rows: vec![flag, row], left_out: vec![] };
         assert_eq!((report.flag_us(), report.gbps(Arm::PeerStores, Pattern::Pair)), (Some(1.5), Some(1.0)));
         assert_eq!(report.gbps(Arm::PeerStores, Pattern::AllToAll), None);
+    }
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let values: Vec<_> = (1..=100).map(f64::from).collect();
+        assert_eq!(percentile(values.clone(), 0.5), 50.0);
+        assert_eq!(percentile(values.clone(), 0.99), 99.0);
+        assert_eq!(percentile(values, 1.0), 100.0);
+        assert_eq!(percentile(vec![7.0], 0.01), 7.0);
+        assert_eq!(percentile(vec![], 0.5), 0.0);
     }
 
     #[test]

@@ -1,5 +1,10 @@
 //! Sources: [`Source`], a kernel and the headers that it may include.
 
+use campanile_core::{DeviceCode, DeviceForm};
+
+/// The header in whose stead device code of a transport comes.
+const TRANSPORT: &str = "device/transport.h";
+
 /// The device API, carried in the binary: kernels are compiled where it runs.
 const HEADERS: &[(&str, &str)] = &[
     ("portable.h", include_str!("../../../kernels/portable.h")),
@@ -18,6 +23,7 @@ const HEADERS: &[(&str, &str)] = &[
     ("device/queue.h", include_str!("../../../kernels/device/queue.h")),
     ("device/signal.h", include_str!("../../../kernels/device/signal.h")),
     ("device/team.h", include_str!("../../../kernels/device/team.h")),
+    (TRANSPORT, include_str!("../../../kernels/device/transport.h")),
     ("emulator/runtime.h", include_str!("../../../kernels/emulator/runtime.h")),
     ("emulator/runtime.cpp", include_str!("../../../kernels/emulator/runtime.cpp")),
     ("emulator/context.h", include_str!("../../../kernels/emulator/context.h")),
@@ -54,7 +60,22 @@ impl Source {
         Self::new("device/smoke.cpp", include_str!("../../../kernels/device/smoke.cpp"))
     }
 
-    /// With one more header, such as the device code of a transport. One of the same name is replaced.
+    /// With the device code of a transport, so that put and signal reach peers that are not mapped. Nothing changes for one of
+    /// the form map. [`DeviceCommunicator::compile`](crate::DeviceCommunicator::compile) does this for the transport that was
+    /// chosen.
+    ///
+    /// The kernel includes it by `device/queue.h`, as part of the device API. Its text is part of what a
+    /// [`Cache`](crate::Cache) knows an entry by.
+    #[must_use]
+    pub fn with_device_code(self, code: &DeviceCode) -> Self {
+        if code.form == DeviceForm::Map {
+            return self;
+        }
+        let header = format!("device/transport/{}.h", code.kind);
+        self.with_header(TRANSPORT, declarations(code, &header)).with_header(header, code.header)
+    }
+
+    /// With one more header. One of the same name is replaced.
     #[must_use]
     pub fn with_header(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
         let (name, text) = (name.into(), text.into());
@@ -79,5 +100,81 @@ impl Source {
     #[must_use]
     pub fn headers(&self) -> &[(String, String)] {
         &self.headers
+    }
+}
+
+/// What `kernels/device/queue.h` knows of a transport with queues.
+fn declarations(code: &DeviceCode, header: &str) -> String {
+    format!(
+        "// The device code of a transport, as it declares it.
+#ifndef CAMPANILE_DEVICE_TRANSPORT_H
+#define CAMPANILE_DEVICE_TRANSPORT_H
+
+#include \"device/communicator.h\"
+#include \"device/failure.h\"
+#include \"device/group.h\"
+
+#define CAMPANILE_QUEUE {kind}
+
+namespace campanile {{
+
+constexpr u32 QUEUE_API = {api};
+constexpr u32 QUEUE_PEER_BYTES = {peer_bytes};
+constexpr u32 QUEUE_SMALLEST_SCOPE = {scope};
+constexpr bool QUEUE_CONVERGENCE = {convergence};
+constexpr u32 QUEUE_SLOTS_PER_OP = {slots};
+constexpr u64 QUEUE_LARGEST_OP = {largest}ull;
+constexpr u32 QUEUE_ALIGNMENT = {alignment};
+constexpr u32 QUEUE_PRODUCERS = {producers};  // that may share a queue; 0: any number
+constexpr bool QUEUE_NATIVE_STRONG = {strong};
+
+}}  // namespace campanile
+
+#include \"{header}\"
+
+#endif
+",
+        kind = code.kind,
+        api = code.abi,
+        peer_bytes = code.peer_bytes,
+        scope = code.smallest_scope as u32,
+        convergence = code.convergence,
+        slots = code.slots_per_op,
+        largest = code.largest_op,
+        alignment = code.alignment,
+        producers = code.producers_per_queue.map_or(0, std::num::NonZeroU32::get),
+        strong = code.native_strong,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The number that headers are compiled against is the one that hosts check.
+    #[test]
+    fn the_device_api_has_one_version() {
+        let queue = Source::smoke();
+        let (_, text) = queue.headers().iter().find(|(name, _)| name == "device/queue.h").unwrap();
+        assert!(text.contains(&format!("constexpr u32 DEVICE_API = {};", DeviceCode::API)));
+    }
+
+    #[test]
+    fn device_code_of_queues_takes_the_place_of_none() {
+        let plain = Source::device_smoke();
+        assert_eq!(plain.clone().with_device_code(&DeviceCode::map("m")), plain);
+        let code = DeviceCode {
+            form: DeviceForm::Queue,
+            header: "// mine",
+            peer_bytes: 8,
+            largest_op: u64::MAX,
+            ..DeviceCode::map("mine")
+        };
+        let source = plain.clone().with_device_code(&code);
+        let text = |name: &str| source.headers().iter().find(|(other, _)| other == name).map(|(_, text)| text.as_str());
+        assert_eq!(text("device/transport/mine.h"), Some("// mine"));
+        let declared = text(TRANSPORT).unwrap();
+        assert!(declared.contains("#define CAMPANILE_QUEUE mine") && declared.contains("18446744073709551615ull"));
+        assert_eq!(source.headers().len(), plain.headers().len() + 1);
     }
 }

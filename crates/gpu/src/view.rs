@@ -12,11 +12,11 @@ pub const NEAR_RANKS: usize = 8;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CommunicatorView {
-    /// Windows of the first ranks, as mapped for this device.
+    /// Windows of the first ranks, as mapped for this device; 0 for one that only a queue reaches.
     pub near: [Address; NEAR_RANKS],
     /// Table of all windows, in device memory.
     pub windows: Address,
-    /// What the header of a transport with queues knows; 0 where every peer is mapped.
+    /// What the header of a transport with queues knows, a `Peer` for each rank in device memory; 0 where there is none.
     pub queues: Address,
     /// Offset of signal word 0 in each window.
     pub signals: u64,

@@ -5,11 +5,11 @@ mod emulated;
 
 use std::time::Duration;
 
-use campanile_core::{Arena, ArenaRegion};
+use campanile_core::{Arena, ArenaRegion, DeviceCode, DeviceForm, DeviceScope};
 use campanile_gpu::view::{CommunicatorView, RegionView};
 use campanile_gpu::{
-    Address, Coherence, Compile, Device, DeviceCommunicator, DeviceFailure, DeviceMemory, Emulation, FailureKind, Grid,
-    Plan, Residency, Source, Stream,
+    Address, Coherence, Compile, CompileError, Device, DeviceCommunicator, DeviceFailure, DeviceMemory, Emulation,
+    FailureKind, Grid, Plan, Residency, Source, Stream,
 };
 
 use emulated::{cache, emulate};
@@ -31,17 +31,30 @@ struct Exchange {
     apart: u32,
 }
 
-/// Device code of a transport whose queues are a table of windows: what a put does is visible, and is not the MAP form.
-const QUEUES: &str = "
+/// Device code of a transport whose queues are a table of windows: what a put does is visible, and is not the MAP form. An
+/// operation has at most 40 bytes, and none has 0.
+static QUEUES: DeviceCode = DeviceCode {
+    form: DeviceForm::Queue,
+    header: HEADER,
+    peer_bytes: 8,
+    largest_op: 32 + 8,
+    ..DeviceCode::map("table")
+};
+
+const HEADER: &str = "
 namespace table {
 using namespace campanile;
+struct Peer {
+  u8* window;
+};
 struct Queue {
   static CAMPANILE_MEMBER u8* target(const CommunicatorView& c, u32 peer) {
-    return static_cast<u8* const*>(c.queues)[peer];
+    return static_cast<const Peer*>(c.queues)[peer].window;
   }
   template <class Group>
   static CAMPANILE_MEMBER void put(const CommunicatorView& c, Group group, u32 peer, u64 offset, const void* source,
                                    u64 bytes) {
+    if (bytes == 0 || bytes > 40 || offset % 16 != 0) return;
     u32* to = reinterpret_cast<u32*>(target(c, peer) + offset);
     for (u64 i = group.index(); i < bytes / 4; i += group.count())
       store_window(to + i, ~load(static_cast<const u32*>(source) + i));
@@ -92,10 +105,9 @@ impl Part {
         ranks.into_iter().map(part).collect()
     }
 
-    fn exchange(&self, kernel: &str, view: CommunicatorView, compile: &Compile, bytes: usize, value: u64, apart: u32) {
+    fn exchange(&self, kernel: &str, view: CommunicatorView, source: &Source, bytes: usize, value: u64, apart: u32) {
         let device = self.comm.device();
-        let source = Source::device_smoke().with_header("queues.h", QUEUES);
-        let module = device.compile(&source, compile, &cache()).unwrap();
+        let module = device.compile(source, &Compile::default(), &cache()).unwrap();
         let grid = Grid { blocks: 1, threads: 2 * device.wave(), shared_bytes: 0 };
         let plan = Plan::<Exchange>::new(&module, kernel, grid, Residency::Any).unwrap();
         let argument = Exchange {
@@ -138,7 +150,7 @@ fn every_group_puts_and_signals() {
             for (turn, bytes) in [0, 4, 16, 20, 1028, STRIDE].into_iter().enumerate() {
                 let (value, apart) = (turn as u64 + 1, (turn + group) as u32 % 2);
                 for part in &parts {
-                    part.exchange(kernel, part.comm.view(), &Compile::default(), bytes, value, apart);
+                    part.exchange(kernel, part.comm.view(), &Source::device_smoke(), bytes, value, apart);
                 }
                 for (source, came) in parts.iter().flat_map(|part| part.came().into_iter().enumerate()) {
                     let wrong = (0..STRIDE).find(|&at| came[at] != if at < bytes { sent(source, at) } else { 0 });
@@ -154,15 +166,14 @@ fn every_group_puts_and_signals() {
 fn a_header_brings_queues() {
     let Some(devices) = devices(2, 32, 0) else { return };
     let parts = Part::all(&devices, PATIENCE);
-    let compile =
-        Compile::default().define("CAMPANILE_QUEUE_HEADER", "\"queues.h\"").define("CAMPANILE_QUEUE", "table");
+    let source = Source::device_smoke().with_device_code(&QUEUES);
     for (turn, kernel) in GROUPS.into_iter().enumerate() {
         for apart in 0..2 {
             for part in &parts {
                 let mut view = part.comm.view();
                 view.queues = view.windows;
                 view.near[1 - part.comm.rank()] = 0;
-                part.exchange(kernel, view, &compile, 100, 1 + 2 * turn as u64 + u64::from(apart), apart);
+                part.exchange(kernel, view, &source, 100, 1 + 2 * turn as u64 + u64::from(apart), apart);
             }
             for (rank, part) in parts.iter().enumerate() {
                 for (source, came) in part.came().into_iter().enumerate() {
@@ -176,6 +187,27 @@ fn a_header_brings_queues() {
     }
 }
 
+/// What is wrong with device code is the compiler's word, at the place where it is.
+#[test]
+fn device_code_that_breaks_its_word_does_not_compile() {
+    let Some(devices) = devices(1, 32, 0) else { return };
+    let refused = |code: DeviceCode| {
+        let source = Source::device_smoke().with_device_code(&code);
+        match devices[0].compile(&source, &Compile::default(), &Cache::none()) {
+            Err(CompileError::Source { log, .. }) => log,
+            other => panic!("{other:?}"),
+        }
+    };
+    let log = refused(DeviceCode { peer_bytes: 16, ..QUEUES });
+    assert!(log.contains("Peer is not as long as"), "{log}");
+    let log = refused(DeviceCode { abi: 2, ..QUEUES });
+    assert!(log.contains("of another device API"), "{log}");
+    let log = refused(DeviceCode { smallest_scope: DeviceScope::Wave, ..QUEUES });
+    assert!(log.contains("need a larger group"), "{log}");
+    let log = refused(DeviceCode { header: "namespace table { struct Peer { no_such_type x; }; }", ..QUEUES });
+    assert!(log.contains("device/transport/table.h:1") && log.contains("no_such_type"), "{log}");
+}
+
 #[test]
 fn a_wait_ends() {
     let Some(devices) = devices(3, 32, 0) else { return };
@@ -185,7 +217,7 @@ fn a_wait_ends() {
     };
     let short = Part::all(&devices, Duration::from_millis(50));
     for part in &short[..2] {
-        part.exchange(GROUPS[2], part.comm.view(), &Compile::default(), 16, 9, 0);
+        part.exchange(GROUPS[2], part.comm.view(), &Source::device_smoke(), 16, 9, 0);
     }
     for (rank, part) in short[..2].iter().enumerate() {
         let kind = FailureKind::Timeout;
@@ -196,13 +228,13 @@ fn a_wait_ends() {
     let mut before = [0; 24];
     let mut after = [0; 24];
     short[2].stream.download(&short[2].comm.signal_words(), 0, &mut before).unwrap();
-    short[0].exchange(GROUPS[0], short[0].comm.view(), &Compile::default(), 16, 10, 0);
+    short[0].exchange(GROUPS[0], short[0].comm.view(), &Source::device_smoke(), 16, 10, 0);
     failure(&short[0]);
     short[2].stream.download(&short[2].comm.signal_words(), 0, &mut after).unwrap();
     assert_eq!((&before, &before[..8]), (&after, &9u64.to_ne_bytes()[..]));
 
     let patient = Part::all(&devices, Duration::from_secs(1000));
-    patient[0].exchange(GROUPS[1], patient[0].comm.view(), &Compile::default(), 16, 1, 1);
+    patient[0].exchange(GROUPS[1], patient[0].comm.view(), &Source::device_smoke(), 16, 1, 1);
     assert!(patient[0].stream.synchronize(Duration::from_millis(20)).is_err(), "it waits");
     patient[0].comm.abort();
     let aborted = failure(&patient[0]);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use campanile_abi as abi;
 use campanile_core::{
-    Agent, AtomicityDomain, Caps, Completion, Condition, Cost, FaultKind, HugePages, Initiator, MemoryKind, OpKind,
-    PeerClass, QueueTarget, Rank, SignalCaps,
+    Agent, AtomicityDomain, Caps, Completion, Condition, Cost, DeviceForm, DeviceScope, FaultKind, HugePages,
+    Initiator, MemoryKind, OpKind, PeerClass, QueueTarget, Rank, SignalCaps,
 };
 
 pub(crate) fn memory_code(kind: MemoryKind) -> u32 {
@@ -172,6 +172,36 @@ pub(crate) fn condition(wait: &abi::Wait) -> Option<Condition> {
     }
 }
 
+pub(crate) fn form_code(form: DeviceForm) -> u32 {
+    if form == DeviceForm::Map { abi::FORM_MAP } else { abi::FORM_QUEUE }
+}
+
+pub(crate) fn device_form(code: u32) -> Option<DeviceForm> {
+    match code {
+        abi::FORM_MAP => Some(DeviceForm::Map),
+        abi::FORM_QUEUE => Some(DeviceForm::Queue),
+        _ => None,
+    }
+}
+
+pub(crate) fn scope_code(scope: DeviceScope) -> u32 {
+    match scope {
+        DeviceScope::Thread => abi::SCOPE_THREAD,
+        DeviceScope::Wave => abi::SCOPE_WARP,
+        // A scope that this boundary does not know is at least as large.
+        _ => abi::SCOPE_BLOCK,
+    }
+}
+
+pub(crate) fn device_scope(code: u32) -> Option<DeviceScope> {
+    match code {
+        abi::SCOPE_THREAD => Some(DeviceScope::Thread),
+        abi::SCOPE_WARP => Some(DeviceScope::Wave),
+        abi::SCOPE_BLOCK => Some(DeviceScope::Block),
+        _ => None,
+    }
+}
+
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -260,6 +290,12 @@ mod tests {
         for target in [QueueTarget::Peer(Rank(3)), QueueTarget::Engine(4)] {
             assert_eq!(target_code(target).and_then(|(code, number)| queue_target(code, number)), Some(target));
         }
+        for form in [DeviceForm::Map, DeviceForm::Queue] {
+            assert_eq!(device_form(form_code(form)), Some(form));
+        }
+        for scope in [DeviceScope::Thread, DeviceScope::Wave, DeviceScope::Block] {
+            assert_eq!(device_scope(scope_code(scope)), Some(scope));
+        }
         for kind in [FaultKind::Died, FaultKind::Left, FaultKind::Stalled, FaultKind::Aborted, FaultKind::Failed] {
             assert_eq!(fault_kind(fault_code(kind)), Some(kind));
         }
@@ -280,6 +316,7 @@ mod tests {
         assert_eq!(completion(4), None);
         assert_eq!(queue_target(2, 0), None);
         assert_eq!(initiator(2), None);
+        assert_eq!((device_form(2), device_scope(3)), (None, None));
         assert_eq!(fault_kind(0), None);
         assert_eq!(fault_kind(99), Some(FaultKind::Failed));
     }

@@ -18,7 +18,7 @@ use campanile_core::{Node, OpenOptions, Rank, TransportInfo, TransportPlugin};
 
 use crate::codes;
 use crate::failure::Failure;
-use crate::text;
+use crate::{device_code, text};
 use guard::{answer, caught, guard};
 
 /// Makes a library of the crate that calls it: the entry symbol, for the [`TransportPlugin`] that the expression makes, once.
@@ -30,7 +30,7 @@ use guard::{answer, caught, guard};
 /// # use campanile_core::{OpenError, OpenOptions, Probed, Transport, TransportInfo, TransportPlugin};
 /// # pub struct MyPlugin;
 /// # impl TransportPlugin for MyPlugin {
-/// #     fn info(&self) -> TransportInfo { TransportInfo { name: "my", version: "1", summary: "mine" } }
+/// #     fn info(&self) -> TransportInfo { TransportInfo { name: "my", version: "1", summary: "mine", device_code: None } }
 /// #     fn probe(&self) -> Vec<Probed> { Vec::new() }
 /// #     fn open(&self, device: &str, _: OpenOptions) -> Result<std::sync::Arc<dyn Transport>, OpenError> {
 /// #         let (device, available) = (device.to_owned(), String::new());
@@ -64,7 +64,7 @@ pub struct Exported {
     table: abi::Plugin,
 }
 
-// SAFETY: the table is never changed; it points to texts that stay for ever and to a plugin that is Sync.
+// SAFETY: the table is never changed; it points to texts and device code that stay for ever and to a plugin that is Sync.
 unsafe impl Send for Exported {}
 // SAFETY: as above.
 unsafe impl Sync for Exported {}
@@ -77,7 +77,8 @@ struct Root {
 }
 
 /// Who a plugin is that panics when it is asked: `init` says the rest.
-const NOBODY: TransportInfo = TransportInfo { name: "unknown", version: "unknown", summary: "it panicked" };
+const NOBODY: TransportInfo =
+    TransportInfo { name: "unknown", version: "unknown", summary: "it panicked", device_code: None };
 
 impl Exported {
     /// The body of the entry symbol: the table, made at the first call, for a host of this major version, else null.
@@ -104,6 +105,11 @@ impl Exported {
             Err(message) => (NOBODY, Some(message)),
         };
         let root = Box::leak(Box::new(Root { plugin, panic }));
+        let code = info.device_code.map_or(std::ptr::null(), |code| {
+            // One a plugin, for ever.
+            let record: &'static _ = Box::leak(Box::new(device_code::record(code)));
+            &raw const *record
+        });
         let table = abi::Plugin {
             magic: abi::MAGIC,
             abi_major: abi::MAJOR,
@@ -115,9 +121,9 @@ impl Exported {
             version: text::lend(info.version),
             vendor: text::lend(vendor),
             summary: text::lend(info.summary),
-            device_abi: 0,
+            device_abi: info.device_code.map_or(0, |code| code.abi),
             reserved: 0,
-            device_code: std::ptr::null(),
+            device_code: code,
             init: Some(init),
             probe: Some(probe),
             open: Some(open),

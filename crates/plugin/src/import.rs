@@ -19,7 +19,7 @@ use campanile_abi as abi;
 use campanile_core::{OpenError, OpenOptions, Probed, Transport, TransportInfo, TransportPlugin};
 
 use crate::codes::{huge_pages_code, nanoseconds};
-use crate::text;
+use crate::{device_code, text};
 pub(crate) use host::Host;
 use record::call;
 use table::{Prefix, required};
@@ -60,6 +60,8 @@ impl Imported {
             name: field(table.name, "name")?,
             version: field(table.version, "version")?,
             summary: field(table.summary, "summary")?,
+            // SAFETY: the caller's promise.
+            device_code: unsafe { device_code::read(&table)? },
         };
         if info.name.is_empty() {
             return Err(TableError::Text { field: "name" });

@@ -12,6 +12,7 @@
 //! The boundary itself, and its rules, are [`abi`].
 
 mod codes;
+mod device_code;
 mod export;
 mod failure;
 mod import;

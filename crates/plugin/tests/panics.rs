@@ -15,7 +15,7 @@ use campanile_plugin::{Exported, Imported};
 /// Panics wherever it can: all but what gives the objects on which the other functions are called.
 struct Panicking;
 
-const INFO: TransportInfo = TransportInfo { name: "panicking", version: "1", summary: "panics" };
+const INFO: TransportInfo = TransportInfo { name: "panicking", version: "1", summary: "panics", device_code: None };
 
 impl TransportPlugin for Panicking {
     fn info(&self) -> TransportInfo {
@@ -87,7 +87,7 @@ impl Transport for Panicking {
         panic!("boom")
     }
 
-    fn device_view(&self, _: MemoryKind) -> Result<DeviceView, ControlError> {
+    fn device_view(&self, _: &Region, _: &[RemoteRegion]) -> Result<DeviceView, ControlError> {
         panic!("boom")
     }
 
@@ -189,9 +189,9 @@ fn every_panic_is_caught() {
     names("register_memory", unsafe { transport.register(memory) }.wait(wait));
     names("import_key", transport.import(Rank(0), &[]).wait(wait));
     names("queue", transport.queue(QueueTarget::Engine(0), QueueOptions::default()).map(|_| ()));
-    names("device_view", transport.device_view(MemoryKind::Host));
     names("shutdown", transport.shutdown(Shutdown::Drain));
     let region = transport.allocate(64, MemoryKind::Host).wait(wait).unwrap();
+    names("device_view", transport.device_view(&region, &[]));
     names("export_key", transport.export(&region, &[]));
     let word = Wait {
         region: &region,

@@ -39,6 +39,7 @@ impl TransportPlugin for Inproc {
             name: NAME,
             version: "1.0.0",
             summary: "an example in Rust: ranks that are threads of a process",
+            device_code: None,
         }
     }
 
@@ -257,8 +258,8 @@ impl Transport for InprocTransport {
 
     fn notify(&self, _: Rank) {}
 
-    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError> {
-        Err(unsupported("device view", format!("{device} kernels cannot post here")))
+    fn device_view(&self, region: &Region, _: &[RemoteRegion]) -> Result<DeviceView, ControlError> {
+        Err(unsupported("device view", format!("kernels cannot post here, for {} memory or other", region.kind())))
     }
 
     fn poll_event(&self) -> Option<Event> {

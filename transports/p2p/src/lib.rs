@@ -7,12 +7,14 @@
 //! ring's host operations, and reads of words that the host cannot load. So a communicator over P2P has windows of both
 //! kinds. Over CUDA, HIP and the emulator it is the same code.
 //!
+//! **Kernels.** Its [device code](campanile_core::DeviceCode) is of the form map: a view of a window is the address of every
+//! rank's part on this rank's device, and the device API needs no more. Of host memory there is no view.
+//!
 //! **Devices.** A rank has one: `cuda:0`, `hip:1`, `emulator:3`. Several ranks may share one. Windows are virtual memory that
 //! is shared by file descriptor, so the death of the rank that made one takes nothing from those that have mapped it.
 //!
 //! **What it does not do.** The host does not load from or store to device memory, and there are no atomics and `Add`
-//! signals of the host on it: the caps say so. Kernels use plain pointers
-//! ([`Window::device_address`](campanile_core::Window::device_address)).
+//! signals of the host on it: the caps say so.
 //!
 //! | file | noun |
 //! |---|---|

@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use campanile_core::{Config, GpuChoice, OpenError, OpenOptions, Probed, Transport, TransportInfo, TransportPlugin};
+use campanile_core::{
+    Config, DeviceCode, GpuChoice, OpenError, OpenOptions, Probed, Transport, TransportInfo, TransportPlugin,
+};
 use campanile_gpu::{Attribute, Backend, Device, Gpu, Settings};
 
 use crate::transport::P2pTransport;
@@ -10,11 +12,15 @@ use crate::transport::P2pTransport;
 /// Name of the transport, as selection prints and accepts it.
 pub(crate) const NAME: &str = "p2p";
 
+/// Kernels reach every window by load and store: the device API is all that they need.
+pub(crate) static DEVICE_CODE: DeviceCode = DeviceCode::map(NAME);
+
 pub(crate) fn info() -> TransportInfo {
     TransportInfo {
         name: NAME,
         version: env!("CARGO_PKG_VERSION"),
         summary: "device memory of one node, by XGMI or NVLink: load / store and streams; host memory as shm",
+        device_code: Some(&DEVICE_CODE),
     }
 }
 

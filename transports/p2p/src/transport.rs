@@ -16,18 +16,19 @@ use campanile_shm::device::{Backing, Devices, Engine};
 
 use crate::engine::{QueueEngine, StreamEngine, text};
 use crate::memory::DeviceMemory;
-use crate::plugin::{NAME, info};
+use crate::plugin::{DEVICE_CODE, NAME, info};
 use crate::reader::Readers;
 
 /// An opened transport.
 pub(crate) struct P2pTransport {
     node: ShmTransport,
     device: Arc<RankDevice>,
+    rank: Rank,
 }
 
 impl P2pTransport {
     pub(crate) fn open(device: Device, options: OpenOptions) -> Result<Self, OpenError> {
-        let timeout = options.timeout;
+        let (timeout, rank) = (options.timeout, options.rank);
         let identity = identity(&device).map_err(|error| OpenError::System { transport: NAME, reason: text(error) })?;
         let device = Arc::new(RankDevice {
             readers: Readers::new(&device, timeout),
@@ -38,7 +39,7 @@ impl P2pTransport {
             engines: Mutex::default(),
         });
         let node = ShmTransport::with_devices(info(), options, Arc::clone(&device) as Arc<dyn Devices>)?;
-        Ok(Self { node, device })
+        Ok(Self { node, device, rank })
     }
 }
 
@@ -230,14 +231,24 @@ impl Transport for P2pTransport {
         self.node.notify(peer);
     }
 
-    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError> {
-        Err(ControlError::Unsupported {
-            transport: NAME,
-            what: "device view",
-            reason: format!(
-                "kernels on {device} load and store through the addresses of windows; there is no queue for them to post to"
-            ),
-        })
+    fn device_view(&self, region: &Region, remotes: &[RemoteRegion]) -> Result<DeviceView, ControlError> {
+        let unsupported = |reason| ControlError::Unsupported { transport: NAME, what: "device view", reason };
+        let label = self.device.device.label();
+        if region.kind() != MemoryKind::Device(self.device.device.ordinal()) {
+            let reason =
+                format!("kernels on {label} do not reach {} memory; give a window of their device", region.kind());
+            return Err(unsupported(reason));
+        }
+        let address = |remote: &RemoteRegion| {
+            // This rank's kernels and streams name its own part by one address.
+            let own = NonNull::new(region.address()).filter(|_| remote.peer() == self.rank);
+            let mapped = own.or_else(|| self.node.map(remote));
+            mapped
+                .map(|first| first.as_ptr().addr() as u64)
+                .ok_or_else(|| unsupported(format!("the part of {} is not mapped for {label}", remote.peer())))
+        };
+        let windows = remotes.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+        Ok(DeviceView::new(&DEVICE_CODE, &windows, &[]))
     }
 
     fn poll_event(&self) -> Option<Event> {

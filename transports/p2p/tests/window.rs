@@ -189,6 +189,10 @@ fn the_path_of_windows_is_kept() {
             let peer = (comm.rank() + 1) % comm.ranks();
             assert_eq!(window.device_address(peer).is_some(), mapped, "{path:?}");
             assert!(window.device_address(comm.rank()).is_some());
+            // Kernels are told the same.
+            let of_kernels = window.device_window().unwrap();
+            let addresses: Vec<_> = (0..comm.ranks()).map(|rank| window.device_address(rank).unwrap_or(0)).collect();
+            assert_eq!((of_kernels.code.kind, of_kernels.windows, of_kernels.peers), ("p2p", addresses, vec![]));
             window.signal(peer, WORDS, 1).unwrap();
             let from = (comm.rank() + comm.ranks() - 1) % comm.ranks();
             assert_eq!(window.wait(from, WORDS, Condition::AtLeast(1), "test").unwrap(), 1);

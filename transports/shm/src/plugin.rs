@@ -26,6 +26,7 @@ pub(crate) fn info() -> TransportInfo {
         name: NAME,
         version: env!("CARGO_PKG_VERSION"),
         summary: "shared memory between processes or threads of one node: load / store and a command ring",
+        device_code: None,
     }
 }
 

@@ -387,11 +387,14 @@ impl Transport for ShmTransport {
         }
     }
 
-    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError> {
+    fn device_view(&self, region: &Region, _: &[RemoteRegion]) -> Result<DeviceView, ControlError> {
         Err(ControlError::Unsupported {
             transport: self.inner.name(),
             what: "device view",
-            reason: format!("its queues are executed by a CPU; {device} kernels cannot post to them"),
+            reason: format!(
+                "its queues are executed by a CPU; kernels cannot post to them for {} memory",
+                region.kind()
+            ),
         })
     }
 

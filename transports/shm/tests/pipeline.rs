@@ -208,7 +208,7 @@ impl World {
             timeout: PATIENCE,
         };
         let device = Arc::new(Device::default());
-        let info = TransportInfo { name: "fake", version: "1", summary: "for tests" };
+        let info = TransportInfo { name: "fake", version: "1", summary: "for tests", device_code: None };
         let devices = Arc::new(FakeDevices(Arc::clone(&device)));
         let transport = ShmTransport::with_devices(info, options, devices).unwrap();
         transport.connect(&[(Rank(0), transport.address())]).wait(PATIENCE).unwrap();

@@ -227,7 +227,8 @@ fn what_cannot_be_is_refused_at_once() {
         }
         let odd = QueueOptions { depth: 3, ..QueueOptions::default() };
         assert!(me.transport.queue(QueueTarget::Engine(0), odd).is_err());
-        assert!(matches!(me.transport.device_view(MemoryKind::Device(0)), Err(ControlError::Unsupported { .. })));
+        let host = me.transport.allocate(64, MemoryKind::Host).wait(TIMEOUT).expect("memory");
+        assert!(matches!(me.transport.device_view(&host, &[]), Err(ControlError::Unsupported { .. })));
         me.meet.wait();
     });
 }

@@ -255,6 +255,9 @@
 // The bits of the word under `mask` equal `value`.
 #define CAMPANILE_CONDITION_TAG 1
 
+// Version of the device API (`kernels/campanile.h`) that a host of this header compiles.
+#define CAMPANILE_DEVICE_API 1
+
 // Each thread may post for itself.
 #define CAMPANILE_SCOPE_THREAD 0
 
@@ -263,6 +266,12 @@
 
 // A block posts together.
 #define CAMPANILE_SCOPE_BLOCK 2
+
+// Kernels load from and store to every window: no header.
+#define CAMPANILE_FORM_MAP 0
+
+// Kernels post to queues, by a header.
+#define CAMPANILE_FORM_QUEUE 1
 
 // Begins every root table: `"campanil"`, read as a little-endian number.
 #define CAMPANILE_MAGIC 7811896393427935587
@@ -281,35 +290,40 @@ typedef struct CampanileText {
   size_t bytes;
 } CampanileText;
 
-// A header that implements the device API for a transport's queues, and what kernels must know of it to be compiled.
+// What a transport brings for kernels: of the form queue, a header that implements the device API for its queues, and what
+// kernels must know of it to be compiled.
 //
-// **Experimental** until two transports use it: it may change within a major version, so `NULL` is what plugins give
-// today.
+// **Experimental** until two transports bring queues: it may change within a major version. A host refuses a plugin whose
+// device code it cannot compile.
 typedef struct CampanileDeviceCode {
   // Bytes of this struct, as the plugin knows it.
   uint64_t struct_size;
-  // Name of the kind of queue; the header's namespace.
+  // Name of the kind; the header's namespace, a C++ identifier of at most 64 bytes.
   struct CampanileText kind;
-  // The header.
+  // The header, at most 1 MiB without NULs; empty for FORM_MAP.
   struct CampanileText header;
-  // Version of the device API that the header implements.
+  // Version of the device API that it is written against: DEVICE_API is the host's.
   uint32_t abi;
   // Smallest group of threads that may post: `SCOPE_*`.
   uint32_t smallest_scope;
   // Whether the threads of that group must be converged: 0 or 1.
   uint32_t convergence;
-  // Slots of an operation, at most.
+  // Slots of an operation, at most; at least 1.
   uint32_t slots_per_op;
-  // Most bytes of an operation.
+  // Most bytes of an operation, at least 16; more is posted in pieces.
   uint64_t largest_op;
-  // Required alignment of addresses and lengths, in bytes.
+  // Required alignment of addresses and lengths in bytes: 1, 2 or 4.
   uint32_t alignment;
   // Producers that may share a queue; 0: any number.
   uint32_t producers_per_queue;
   // Whether a strong signal costs no drain: 0 or 1.
   uint32_t native_strong;
-  // Bits of a signal word that arrive together.
+  // Bits of a signal word that arrive together: 64.
   uint32_t signal_bits;
+  // How kernels reach peers: `FORM_*`.
+  uint32_t form;
+  // Bytes of the header's struct `Peer`, a multiple of 8; 0 for FORM_MAP.
+  uint32_t peer_bytes;
 } CampanileDeviceCode;
 
 // The host, as a plugin sees it; valid for ever once given to Plugin::init.
@@ -702,16 +716,22 @@ typedef struct CampanileWait {
   uint32_t peer;
 } CampanileWait;
 
-// What kernels need to use a transport. The host zeroes it, the plugin fills it.
+// What kernels need to use a window by a transport. The host says which window and zeroes the rest, the plugin fills that.
 typedef struct CampanileDeviceView {
   // Bytes of this struct, as the host knows it.
   uint64_t struct_size;
-  // Which device header reads it. Lives for ever.
+  // Which device code reads it: its `kind`. Lives for ever.
   struct CampanileText kind;
-  // Version of that header.
+  // Version of the device API that this is written against.
   uint32_t abi;
   // Must be 0.
   uint32_t reserved;
+  // The host's: handle of this rank's region, on whose device the kernels run.
+  void *region;
+  // The host's: handles of the imported regions of all members in the order of the team, this rank's among them.
+  void *const *remotes;
+  // The host's: how many members.
+  uint64_t members;
 } CampanileDeviceView;
 
 // An opened backend of one rank, in memory of the plugin, constant until it is closed.
@@ -853,8 +873,10 @@ typedef struct CampanileTransport {
   // Without it an abort is reported as this rank's death, and a drain is nothing: `close` comes next, and is a death to the
   // peers.
   int32_t (*shutdown)(void *ctx, uint32_t mode, struct CampanileError *error);
-  // What kernels on that device need to use this transport: the view, and its bytes in the layout of the device
-  // header.
+  // What kernels need to use a window by this transport: the view, and its bytes. `memory` is that of the window's part
+  // here. The bytes are a `uint64_t` for each member, the first byte of its part as load and store of the device reach it
+  // or 0 (never for this rank, and for nobody with FORM_MAP); then a struct `Peer` of the header for
+  // each member, `peer_bytes` long. What they name is valid until one of the regions is released.
   //
   // Without it kernels cannot use the transport.
   int32_t (*device_view)(void *ctx,
@@ -886,11 +908,12 @@ typedef struct CampanilePlugin {
   struct CampanileText vendor;
   // One line for people.
   struct CampanileText summary;
-  // Version of the device API that it needs; 0 if it has no device code.
+  // Version of the device API that its device code is written against (DEVICE_API); 0 if it has
+  // none. A host that has not that version refuses the plugin.
   uint32_t device_abi;
   // Must be 0.
   uint32_t reserved;
-  // Code for kernels, or `NULL`. Experimental.
+  // Code for kernels, or `NULL`: kernels cannot use the transport. Experimental.
   const struct CampanileDeviceCode *device_code;
   // Called once, before every other function. The host is valid for ever.
   //

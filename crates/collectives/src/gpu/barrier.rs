@@ -146,7 +146,7 @@ impl GpuBarrier {
         let view = BarrierView { team, state: state.address(), first_slot, operation: OPERATION };
 
         let source = Source::new("barrier.cpp", include_str!("../../../../kernels/barrier.cpp"));
-        let module = device.compile(&source, &Compile::default(), cache)?;
+        let module = comm.compile(&source, &Compile::default(), cache)?;
         // One wave raises and awaits the words, whatever their number.
         let grid = Grid { blocks: 1, threads: device.wave(), shared_bytes: 0 };
         let plan = Plan::new(&module, "barrier_enter", grid, Residency::Together)?;

@@ -117,13 +117,14 @@ impl LinkRank {
     /// The rank of a communicator whose windows were made for `layout`, with a signal word.
     ///
     /// # Errors
-    /// [`LinkError`]: no compiler, no memory.
+    /// [`LinkError`]: a window that load and store do not reach, no compiler, no memory.
     pub fn new(
         comm: DeviceCommunicator,
         layout: &LinkLayout,
         options: &LinkOptions,
         cache: &Cache,
     ) -> Result<Self, LinkError> {
+        comm.check_mapped()?;
         let device = comm.device().clone();
         let all = device.multiprocessors();
         let blocks = options.sms.map_or(2 * all, |sms| sms.clamp(1, all));

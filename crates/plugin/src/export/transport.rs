@@ -370,15 +370,19 @@ unsafe extern "C" fn shutdown(ctx: *mut c_void, mode: u32, error: *mut abi::Erro
 
 unsafe extern "C" fn device_view(
     ctx: *mut c_void,
-    memory: u32,
+    // The region says it.
+    _memory: u32,
     view: *mut abi::DeviceView,
     bytes: *const abi::Sink,
     error: *mut abi::Error,
 ) -> i32 {
-    // SAFETY: the context is ours, everything else is this call's (the contract of `device_view`).
+    // SAFETY: the context and the handles are ours, everything else is this call's (the contract of `device_view`).
     unsafe {
         guard("device_view", error, || {
-            let given = transport(ctx).device_view(codes::memory_kind(memory))?;
+            let abi::DeviceView { region, remotes, members, .. } = *view;
+            let remotes: Vec<_> =
+                (0..length(members)?).map(|index| (*(*remotes.add(index)).cast::<RemoteRegion>()).clone()).collect();
+            let given = transport(ctx).device_view(&*region.cast::<Region>(), &remotes)?;
             (*view).kind = text::lend(given.kind);
             (*view).abi = given.abi;
             text::write(bytes, &given.bytes);

@@ -444,16 +444,26 @@ impl Transport for ImportedTransport {
         }
     }
 
-    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError> {
+    fn device_view(&self, region: &Region, remotes: &[RemoteRegion]) -> Result<DeviceView, ControlError> {
         let Some(view) = self.0.table.device_view else {
             return Err(self.0.unsupported("device view", "it has no code for devices"));
         };
-        let struct_size = size_of::<abi::DeviceView>() as u64;
-        let mut record = abi::DeviceView { struct_size, kind: text::lend(""), abi: 0, reserved: 0 };
+        let foreign = || self.0.unsupported("device view", "a region is of another transport");
+        let handle = |keeper| self.held(keeper).map(|held| held.handle).ok_or_else(foreign);
+        let handles = remotes.iter().map(|remote| handle(remote.keeper())).collect::<Result<Vec<_>, _>>()?;
+        let mut record = abi::DeviceView {
+            struct_size: size_of::<abi::DeviceView>() as u64,
+            kind: text::lend(""),
+            abi: 0,
+            reserved: 0,
+            region: handle(region.keeper())?,
+            remotes: handles.as_ptr(),
+            members: handles.len() as u64,
+        };
+        let memory = codes::memory_code(region.kind());
         // SAFETY: the transport's function and context; everything else is this call's.
-        let (bytes, status) = text::collect(|sink| unsafe {
-            call(|error| view(self.0.table.ctx, codes::memory_code(device), &raw mut record, sink, error))
-        });
+        let (bytes, status) =
+            text::collect(|sink| unsafe { call(|error| view(self.0.table.ctx, memory, &raw mut record, sink, error)) });
         status.map_err(|failure| failure.into_control(self.0.info.name, "device view"))?;
         // SAFETY: the text lives for ever (the contract of `device_view`).
         let kind = std::str::from_utf8(unsafe { text::borrow(record.kind) });

@@ -6,6 +6,7 @@
 //!   that; what a newer one has beyond that is not read.
 
 use campanile_abi as abi;
+use campanile_core::DeviceCodeError;
 
 /// Makes a table of another major version into one of this host's.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +75,17 @@ pub enum TableError {
         /// Which function.
         function: &'static str,
     },
+    /// The record of its device code is shorter than this host's.
+    #[error("its device code has {size} bytes, {needed} at least; build it with this version's header")]
+    ShortDeviceCode {
+        /// What it says.
+        size: u64,
+        /// What this host reads.
+        needed: u64,
+    },
+    /// Its device code cannot be compiled here.
+    #[error("its device code: {0}")]
+    DeviceCode(#[from] DeviceCodeError),
     /// A text cannot be used.
     #[error("the {field} in its table is empty or no UTF-8")]
     Text {

@@ -115,11 +115,11 @@ fn what_cannot_be_had_says_so() {
         // SAFETY: no byte is registered.
         let registered = unsafe { transport.register(memory) }.wait(LONG);
         assert!(matches!(registered, Err(ControlError::Unsupported { transport: "shm", what: "register", .. })));
-        let view = transport.device_view(MemoryKind::Device(0));
-        assert!(matches!(view, Err(ControlError::Unsupported { what: "device view", .. })));
         transport.notify(Rank(0));
 
         let window = comm.window(64, MemoryKind::Host)?;
+        let view = transport.device_view(window.region(), &[]);
+        assert!(matches!(view, Err(ControlError::Unsupported { what: "device view", .. })));
         let wait = |offset, peer| {
             transport.signal_wait(&Wait {
                 region: window.region(),

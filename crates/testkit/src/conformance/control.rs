@@ -110,7 +110,7 @@ pub(super) const GROUP: Group = Group {
         ),
         Case::new(
             "a_device_view_is_given_or_refused",
-            "a transport without device code says so; one with it names its header",
+            "a transport without device code says so; one with it gives a view of device memory that the code reads",
             &[],
             a_device_view,
         ),
@@ -441,14 +441,20 @@ fn shutdown_is_idempotent(stage: &Stage) -> Proof {
 
 fn a_device_view(stage: &Stage) -> Proof {
     let me = Member::join(stage)?;
-    match me.transport.device_view(MemoryKind::Device(0)) {
-        Ok(view) => {
-            require(!view.kind.is_empty() && !view.bytes.is_empty(), "a header and bytes", || format!("{view:?}"))?;
+    let code = me.transport.info().device_code;
+    let given = me.transport.device_view(&me.window.region, &me.window.remotes);
+    match (code, given) {
+        (Some(code), Ok(view)) => {
+            code.check().expected("device code that this host compiles")?;
+            view.check(code, stage.ranks(), stage.rank()).expected("a view that the device code reads")?;
+            require(stage.memory().is_device(), "no view of host memory", || format!("{view:?}"))?;
         }
-        Err(ControlError::Unsupported { reason, .. }) => {
+        (None, Ok(view)) => return Err(failed("no view without device code", format!("{view:?}"))),
+        (Some(_), Err(error)) if stage.memory().is_device() => return Err(failed("a view", error)),
+        (_, Err(ControlError::Unsupported { reason, .. })) => {
             require(!reason.is_empty(), "a reason", || "an empty one".to_owned())?;
         }
-        Err(other) => return Err(failed("a view, or ControlError::Unsupported", other)),
+        (_, Err(other)) => return Err(failed("ControlError::Unsupported", other)),
     }
     me.end()
 }

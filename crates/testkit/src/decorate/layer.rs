@@ -214,7 +214,10 @@ layer! {
 
 /// The transport of a layer; `name` is the decorator's.
 pub fn decorated_transport(name: &str, layer: impl TransportLayer) -> Arc<dyn Transport> {
-    let info = stacked(layer.inner().info(), name);
+    let mut info = stacked(layer.inner().info(), name);
+    if layer.hides_load_store() {
+        info.device_code = None;
+    }
     Arc::new(DecoratedTransport { layer, info })
 }
 
@@ -283,6 +286,17 @@ layer! {
             self.layer.reaches_registered(peer)
         }
 
+        fn device_view(&self, region: &Region, remotes: &[RemoteRegion]) -> Result<DeviceView, ControlError> {
+            if self.layer.hides_load_store() {
+                let (transport, what) = (self.info.name, "device view");
+                let reason = "it must see every byte, and sees none of kernels".to_owned();
+                return Err(ControlError::Unsupported { transport, what, reason });
+            }
+            let Some(regions) = self.layer.regions() else { return self.layer.device_view(region, remotes) };
+            let remotes: Vec<_> = remotes.iter().map(|remote| regions.inner_remote(remote).clone()).collect();
+            self.layer.device_view(regions.inner(region), &remotes)
+        }
+
         fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError> {
             let region = self.layer.regions().map_or(wait.region, |regions| regions.inner(wait.region));
             self.layer.signal_wait(&Wait { region, ..*wait })
@@ -296,6 +310,7 @@ layer! {
     fn import(&self, peer: Rank, blob: &[u8]) -> Request<RemoteRegion>;
     fn map(&self, region: &RemoteRegion) -> Option<NonNull<u8>>;
     fn reaches_registered(&self, peer: Rank) -> Result<(), String>;
+    fn device_view(&self, region: &Region, remotes: &[RemoteRegion]) -> Result<DeviceView, ControlError>;
     fn signal_wait(&self, wait: &Wait<'_>) -> Result<u64, WaitError>;
 
     passed:
@@ -304,7 +319,6 @@ layer! {
     fn connect(&self, peers: &[(Rank, Vec<u8>)]) -> Request<Vec<Endpoint>>;
     fn queue(&self, target: QueueTarget, options: QueueOptions) -> Result<Arc<dyn Queue>, ControlError>;
     fn notify(&self, peer: Rank);
-    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError>;
     fn poll_event(&self) -> Option<Event>;
     fn gone(&self, peer: Rank) -> Option<FaultKind>;
     fn mask(&self, peer: Rank);

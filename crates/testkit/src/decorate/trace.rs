@@ -231,9 +231,9 @@ impl TransportLayer for TraceTransport {
         self.tracer.call("notify", || self.inner.notify(peer), |()| peer.to_string());
     }
 
-    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError> {
-        let arguments = |result: &_| format!("{device}{}", ended(result));
-        self.tracer.call("device_view", || self.inner.device_view(device), arguments)
+    fn device_view(&self, region: &Region, remotes: &[RemoteRegion]) -> Result<DeviceView, ControlError> {
+        let arguments = |result: &_| format!("{region:?}, {} members{}", remotes.len(), ended(result));
+        self.tracer.call("device_view", || self.inner.device_view(region, remotes), arguments)
     }
 
     fn poll_event(&self) -> Option<Event> {

@@ -123,8 +123,8 @@ impl Transport for LyingTransport {
         self.inner.notify(peer);
     }
 
-    fn device_view(&self, device: MemoryKind) -> Result<DeviceView, ControlError> {
-        self.inner.device_view(device)
+    fn device_view(&self, region: &Region, remotes: &[RemoteRegion]) -> Result<DeviceView, ControlError> {
+        self.inner.device_view(region, remotes)
     }
 
     fn poll_event(&self) -> Option<Event> {
