@@ -8,10 +8,10 @@ mod report;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use campanile::bootstrap::{Exit, Failure, Launch, Outcome, Output, ThreadBootstrap, join};
 use campanile::core::selection::Preference;
-use campanile::core::{Bootstrap, Config, ConfigError, HugePages, Node, OpenOptions, Rank, Shutdown, Source};
+use campanile::core::{Bootstrap, Config, ConfigError, HugePages, Node, OpenOptions, Probed, Rank, Shutdown, Source};
 use campanile::{Plugins, TransportPlugin};
 use campanile_testkit::conformance::{Case, RanksAre, Suite, WindowsIn, cases, run, window_memory};
 use serde::{Deserialize, Serialize};
@@ -140,8 +140,12 @@ fn plugin(config: &Config) -> Result<&'static dyn TransportPlugin, ConfigError> 
 /// Whether a rank that is alone can open the transport, and finds the memory of the windows there.
 fn opens(plugin: &dyn TransportPlugin, windows: Windows, timeout: Duration) -> anyhow::Result<()> {
     let name = plugin.info().name;
-    let usable = plugin.probe().into_iter().find(|probed| probed.usable.is_ok());
-    let device = usable.with_context(|| format!("transport {name} has no usable device; see campanile info"))?.device;
+    let probed = plugin.probe();
+    let Some(device) = Probed::of_rank(&probed, 0).map(str::to_owned) else {
+        let reason = |probed: &Probed| Some(format!("{}: {}", probed.device, probed.usable.as_ref().err()?));
+        let reasons: Vec<_> = probed.iter().filter_map(reason).collect();
+        bail!("transport {name} has no usable device: {}", reasons.join("; "));
+    };
     let options = OpenOptions {
         rank: Rank(0),
         ranks: 1,

@@ -13,6 +13,9 @@ use crate::exit::Error;
 /// The transport that maps memory of devices.
 const TRANSPORT: &str = "p2p";
 
+/// What is said beside the figures of emulated devices.
+pub const EMULATED: &str = "emulated: the figures say that it runs, and nothing about a GPU";
+
 /// Where the ranks' data lies, and what works on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Kind {

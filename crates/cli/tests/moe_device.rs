@@ -53,6 +53,7 @@ fn files_give_the_same_bytes_as_on_the_host() {
             let whole = ["moe", "--input", path(&input), "--output", path(&output), "--dump-recv"];
             let report = good(&[&whole[..], what, options].concat());
             assert!(report.contains("verified"), "{report}");
+            assert_eq!(report.contains("nothing about a GPU"), options.contains(&"emulator"), "{report}");
             std::fs::read(&output).unwrap()
         };
         let host = run(&["--as", "threads"]);

@@ -15,7 +15,7 @@ use campanile_moe::exchange::Layout;
 use campanile_moe::gpu::exchange::{Arranged, DeviceProblem};
 use campanile_moe::gpu::{DeviceOut, DeviceTokens, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile_moe::model::{compare, solve};
-use campanile_moe::protocol::Set;
+use campanile_moe::protocol::{Epoch, Set};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
@@ -24,6 +24,10 @@ use emulated::{cache, devices, pair};
 
 /// Sets.
 const SETS: u32 = 2;
+/// Calls of a rank before order is made.
+const CALLS: usize = 10;
+/// How often.
+const SEEDS: u64 = 4;
 /// How long calls may take before they are aborted.
 const ENOUGH: Duration = Duration::from_millis(100);
 
@@ -101,31 +105,25 @@ impl Rank {
     }
 }
 
-/// `calls` calls of every rank, all at once; then a new generation and a round.
-fn disorder(
-    tokens: &[usize],
-    (wave, schedule): (u32, u64),
-    combine: MoeCombine,
-    calls: usize,
-    seeds: std::ops::Range<u64>,
-) {
+/// Calls of every rank, all at once; then a new generation and a round on each set.
+fn disorder(tokens: &[usize], (wave, schedule): (u32, u64), combine: MoeCombine, first: Epoch) {
     let Some(devices) = devices(tokens.len(), wave, schedule) else { return };
     let case = Case { combine, ..Case::new(tokens) };
-    let options = GpuMoeOptions { deadline: PATIENCE, ..GpuMoeOptions::default() };
+    let options = GpuMoeOptions { deadline: PATIENCE, first, ..GpuMoeOptions::default() };
     let operations = GpuMoe::in_process(&devices, &case.config(SETS), &options, &cache()).unwrap();
-    let mut random = Xoshiro256PlusPlus::seed_from_u64(seeds.start);
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(SEEDS);
     let mut ranks: Vec<_> = operations.into_iter().map(|moe| Rank::new(moe, &case, &mut random)).collect();
     let problem = case.problem(1);
     let expected = solve(&problem);
     let count = ranks.len();
-    for seed in seeds {
+    for seed in 0..SEEDS {
         std::thread::scope(|scope| {
             for (number, rank) in ranks.iter_mut().enumerate() {
                 scope.spawn(move || {
                     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed * 100 + number as u64);
                     let active: Vec<_> = (0..count).map(|_| !random.next_u32().is_multiple_of(6)).collect();
                     assert_eq!(rank.moe.set_active(&rank.part.stream, &active).is_ok(), active[number]);
-                    for _ in 0..calls {
+                    for _ in 0..CALLS {
                         match rank.call(&mut random) {
                             Ok(()) | Err(GpuMoeError::Argument { .. } | GpuMoeError::Failed { .. }) => {}
                             Err(error) => panic!("seed {seed}, rank {number}: {error}"),
@@ -173,8 +171,8 @@ fn disorder(
 
 #[test]
 fn calls_in_any_order() {
-    disorder(&[5, 9, 3], (32, 3), MoeCombine::Pull, 10, 0..4);
-    disorder(&[5, 9, 3], (64, 0), MoeCombine::Push, 10, 0..4);
+    disorder(&[5, 9, 3], (32, 3), MoeCombine::Pull, Epoch::FIRST);
+    disorder(&[5, 9, 3], (64, 0), MoeCombine::Push, Epoch(u32::MAX - 5));
 }
 
 /// What would be the end of a GPU's context is refused before the launch.

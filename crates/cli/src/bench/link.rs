@@ -157,7 +157,7 @@ fn text(report: &Report) -> String {
         link.ranks, report.devices, report.device, report.driver, report.iters
     );
     if report.emulated {
-        text += "emulated: the figures say that it runs, and nothing about a GPU\n";
+        text += &format!("{}\n", device::EMULATED);
     }
     if link.shared {
         text += "ranks share a device: a peer's window is other memory of the same device, no link is crossed\n";
