@@ -11,6 +11,7 @@
 //! An entry is code that will run, so it is taken only from a regular file that this user or root owns and nobody else can
 //! write; wherever the folder is, nobody plants code in it. No link is followed, and no pipe holds a job up.
 
+use std::ffi::OsString;
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -48,14 +49,10 @@ impl Cache {
     }
 
     /// The folder of the settings, or `campanile/kernels` in the user's cache folder (`XDG_CACHE_HOME`, or `.cache` in
-    /// `HOME`); none where there is no such folder.
+    /// `HOME`, if they are absolute); none where there is no such folder.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
-        let user = || {
-            let folder = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-            let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-            Some(cache.join("campanile").join("kernels"))
-        };
+        let user = || Some(user_folder(|name| std::env::var_os(name))?.join("campanile").join("kernels"));
         Self { folder: settings.kernel_cache.clone().or_else(user) }
     }
 
@@ -90,6 +87,13 @@ impl Cache {
         }
         Ok(code)
     }
+}
+
+/// The user's cache folder (XDG Base Directory Specification, which says to ignore relative paths: they would be another
+/// folder in every folder that a job is started in).
+fn user_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))
 }
 
 /// Takes the lock; false if it was not free within the patience, and the entry is built twice. A blocking lock has no
@@ -187,6 +191,18 @@ mod tests {
         assert_eq!(get(&cache, "key", b"other"), (b"code".to_vec(), false));
         assert_eq!(get(&cache, "another key", b""), (Vec::new(), true));
         assert_eq!(get(&Cache::none(), "key", b"other"), (b"other".to_vec(), true));
+    }
+
+    #[test]
+    fn a_relative_folder_of_the_user_is_none() {
+        let folder = |xdg: Option<&str>, home: Option<&str>| {
+            user_folder(|name| if name == "HOME" { home } else { xdg }.map(OsString::from))
+        };
+        assert_eq!(folder(Some("/cache"), Some("/home")), Some("/cache".into()));
+        for none in [None, Some(""), Some("cache")] {
+            assert_eq!(folder(none, Some("/home")), Some("/home/.cache".into()));
+            assert_eq!(folder(none, none), None);
+        }
     }
 
     #[test]
