@@ -8,7 +8,7 @@
 # --device  emulator runs the same steps, small, on the CPU: that the campaign works; its figures mean nothing [gpu]
 # --gpus    GPUs to use [all that nvidia-smi or /dev names; at least 1]
 # --budget  seconds for all of it; what does not fit is not run and said so [540]
-# --only    steps by name, with commas: info selftest check moe link bench moe_gpu nccl grid litmus sanitizer
+# --only    steps by name, with commas: info selftest check moe link bench moe_gpu nccl grid litmus sanitizer [all]
 #
 # A step that fails is recorded and the next one goes on. It leaves results.json (every step with command, status, seconds
 # and what it printed as JSON), results.md (tables for docs/benchmarks/) and the whole output of each step. Exit status:
@@ -18,7 +18,9 @@ set -u
 
 here=$(cd "$(dirname "$0")" && pwd)
 bin=target/release out=gpu-campaign device=gpu gpus= budget=540 only=
+steps="info selftest check moe link bench moe_gpu nccl grid litmus sanitizer"
 while [ $# -gt 0 ]; do
+  case $1 in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
   [ $# -ge 2 ] || { echo "$1 needs a value" >&2; exit 2; }
   case $1 in
     --bin) bin=$2 ;;
@@ -32,6 +34,13 @@ while [ $# -gt 0 ]; do
   shift 2
 done
 case $device in gpu | emulator) ;; *) echo "--device $device: gpu or emulator" >&2; exit 2 ;; esac
+for given in "--budget $budget" ${gpus:+"--gpus $gpus"}; do
+  case ${given#* } in "" | 0* | *[!0-9]*) echo "$given: a number, at least 1" >&2; exit 2 ;; esac
+done
+# A step that is misspelt would be one that does not fail.
+for name in $(printf %s "$only" | tr , ' '); do
+  case " $steps " in *" $name "*) ;; *) echo "--only $name: no such step; there are $steps" >&2; exit 2 ;; esac
+done
 
 start=$(date +%s)
 mkdir -p "$out" || exit 2

@@ -10,8 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
-#include <system_error>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -159,6 +160,7 @@ void fail(Grid& grid, const char* text, uint32_t index) {
 
 void Block::run() {
   block = this;
+  if (shared == nullptr) return fail(grid, "no memory for what its threads share", index);
   size_t bytes = STACK_BYTES * threads();
   // Touched as far as it is used; no allocator, which would be watched by the sanitizers.
   void* stacks = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -211,14 +213,19 @@ int emulator_launch(const EmulatorLaunch* launch) {
   emulator::Grid grid{*launch};
   const uint32_t resident = launch->resident == 0 ? launch->blocks : std::min(launch->resident, launch->blocks);
   std::vector<std::thread> threads;
-  threads.reserve(resident);
   auto run = [&grid, launch] {
-    for (uint32_t turn; (turn = grid.begun++) < launch->blocks && !grid.failed;)
-      std::make_unique<emulator::Block>(grid, grid.block(turn))->run();
+    for (uint32_t turn; (turn = grid.begun++) < launch->blocks && !grid.failed;) {
+      try {
+        std::make_unique<emulator::Block>(grid, grid.block(turn))->run();
+      } catch (const std::bad_alloc&) {
+        emulator::fail(grid, "no memory for it", grid.block(turn));
+      }
+    }
   };
   try {
+    threads.reserve(resident);
     for (uint32_t index = 0; index < resident; index++) threads.emplace_back(run);
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
     emulator::fail(grid, "the system gave no thread for it", static_cast<uint32_t>(threads.size()));
   }
   for (std::thread& thread : threads) thread.join();

@@ -8,12 +8,12 @@ mod report;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use campanile::bootstrap::{Exit, Failure, Launch, Outcome, Output, ThreadBootstrap, join};
 use campanile::core::selection::Preference;
-use campanile::core::{Bootstrap, Config, ConfigError, HugePages, Node, OpenOptions, Rank, Shutdown, Source};
+use campanile::core::{Bootstrap, Config, ConfigError, HugePages, Node, OpenOptions, Probed, Rank, Shutdown, Source};
 use campanile::{Plugins, TransportPlugin};
-use campanile_testkit::conformance::{Case, RanksAre, Suite, WindowsIn, cases, run};
+use campanile_testkit::conformance::{Case, RanksAre, Suite, WindowsIn, cases, run, window_memory};
 use serde::{Deserialize, Serialize};
 
 use crate::device;
@@ -40,8 +40,9 @@ pub struct Args {
     #[arg(long = "as", value_name = "KIND", default_value = "processes")]
     ranks_as: RanksAs,
     /// What the windows of the cases are in: memory of the host, or of the device that the transport has on each rank
-    #[arg(long, value_name = "MEMORY", default_value = "host")]
-    windows: Windows,
+    /// [default: host; with --device gpu or emulator device]
+    #[arg(long, value_name = "MEMORY")]
+    windows: Option<Windows>,
     /// Only groups and cases with this in their name; may be given again
     #[arg(long = "case", value_name = "FILTER")]
     filters: Vec<String>,
@@ -77,6 +78,14 @@ impl Windows {
             Self::Host => "host",
             Self::Device => "device",
         }
+    }
+}
+
+impl Args {
+    /// What windows are in: who asks for devices asks for their memory.
+    fn windows(&self) -> Windows {
+        let of_device = if self.device == device::Kind::Host { Windows::Host } else { Windows::Device };
+        self.windows.unwrap_or(of_device)
     }
 }
 
@@ -128,11 +137,15 @@ fn plugin(config: &Config) -> Result<&'static dyn TransportPlugin, ConfigError> 
     Ok(&**Box::leak(Box::new(transport)))
 }
 
-/// Whether a rank that is alone can open the transport.
-fn opens(plugin: &dyn TransportPlugin, timeout: Duration) -> anyhow::Result<()> {
+/// Whether a rank that is alone can open the transport, and finds the memory of the windows there.
+fn opens(plugin: &dyn TransportPlugin, windows: Windows, timeout: Duration) -> anyhow::Result<()> {
     let name = plugin.info().name;
-    let usable = plugin.probe().into_iter().find(|probed| probed.usable.is_ok());
-    let device = usable.with_context(|| format!("transport {name} has no usable device; see campanile info"))?.device;
+    let probed = plugin.probe();
+    let Some(device) = Probed::of_rank(&probed, 0).map(str::to_owned) else {
+        let reason = |probed: &Probed| Some(format!("{}: {}", probed.device, probed.usable.as_ref().err()?));
+        let reasons: Vec<_> = probed.iter().filter_map(reason).collect();
+        bail!("transport {name} has no usable device: {}", reasons.join("; "));
+    };
     let options = OpenOptions {
         rank: Rank(0),
         ranks: 1,
@@ -142,7 +155,9 @@ fn opens(plugin: &dyn TransportPlugin, timeout: Duration) -> anyhow::Result<()> 
         huge_pages: HugePages::default(),
         timeout,
     };
-    Ok(plugin.open(&device, options)?.shutdown(Shutdown::Drain)?)
+    let transport = plugin.open(&device, options)?;
+    window_memory(windows.into(), &*transport, &device)?;
+    Ok(transport.shutdown(Shutdown::Drain)?)
 }
 
 /// Runs the command.
@@ -184,11 +199,11 @@ pub fn main(args: &Args) -> Result<(), Error> {
     });
     let most = || campanile::host::memory::available().map_or(MEMORY, |bytes| MEMORY.min(bytes / 4));
     let memory = args.memory.map_or_else(most, |mib| mib.saturating_mul(1 << 20));
-    let windows_in = args.windows.into();
+    let windows_in = args.windows().into();
     let suite = Suite { timeout, seed: args.seed, memory, windows_in, ..Suite::new(plugin, RanksAre::Threads) };
 
     // What cannot be opened fails here, once, and not in every case.
-    opens(plugin, timeout).map_err(Error::input)?;
+    opens(plugin, args.windows(), timeout).map_err(Error::input)?;
 
     let start = Instant::now();
     let spinner = progress::spinner("checking");
@@ -211,7 +226,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
         version: plugin.info().version,
         ranks: args.ranks,
         ranks_as: args.ranks_as.name(),
-        windows: args.windows.name(),
+        windows: args.windows().name(),
         seed: args.seed,
         timeout_s: timeout.as_secs_f64(),
         seconds: start.elapsed().as_secs_f64(),
@@ -254,7 +269,7 @@ fn threads(
 
 /// Runs one case with processes as ranks.
 fn process_job(suite: &Suite, args: &Args, case: &'static Case, config: &Config) -> Result<Verdict, Error> {
-    let (timeout, seed, memory, ranks, windows) = (suite.timeout, suite.seed, suite.memory, args.ranks, args.windows);
+    let (timeout, seed, memory, ranks, windows) = (suite.timeout, suite.seed, suite.memory, args.ranks, args.windows());
     let job = Job::Check(Part { case: case.name().to_owned(), timeout, seed, memory, windows });
     // A rank gives another one up after a deadline and a wait; a killed one must not end the job before that.
     let patience = suite.deadline() + 2 * suite.timeout;

@@ -13,6 +13,9 @@ use crate::exit::Error;
 /// The transport that maps memory of devices.
 const TRANSPORT: &str = "p2p";
 
+/// What is said beside the figures of emulated devices.
+pub const EMULATED: &str = "emulated: the figures say that it runs, and nothing about a GPU";
+
 /// Where the ranks' data lies, and what works on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Kind {
@@ -35,14 +38,22 @@ impl Kind {
         }
     }
 
-    /// The configuration of ranks on such devices.
-    pub fn configure(self, config: Config) -> Result<Config, Error> {
+    /// The configuration with the backends that may have such devices.
+    pub fn choose(self, config: Config) -> Result<Config, Error> {
         let gpu = match (self, config.gpu()) {
             (Self::Host, _) => return Ok(config),
             (Self::Gpu, GpuChoice::Emulator) => GpuChoice::Auto,
             (Self::Gpu, choice) => choice,
             (Self::Emulator, _) => GpuChoice::Emulator,
         };
+        config.with_gpu(gpu).map_err(Error::input)
+    }
+
+    /// The configuration of ranks on such devices.
+    pub fn configure(self, config: Config) -> Result<Config, Error> {
+        if self == Self::Host {
+            return Ok(config);
+        }
         let transport = config.transport();
         if !transport.is_auto() && !transport.names().iter().any(|name| name == TRANSPORT) {
             return Err(Error::input(anyhow!(
@@ -51,8 +62,7 @@ impl Kind {
             )));
         }
         let transport = Preference::of([TRANSPORT]).context("the name of a transport")?;
-        let config = config.with_gpu(gpu).and_then(|config| config.with_transport(transport));
-        config.map_err(Error::input)
+        self.choose(config)?.with_transport(transport).map_err(Error::input)
     }
 
     /// Refuses what MoE has on the host, and on a device not yet.

@@ -47,6 +47,16 @@ pub use generate::{GenerateOptions, generate};
 pub use input::read;
 pub use output::{check_writable, write};
 
+/// Most tokens of a rank: `recv_src` counts them in I32.
+pub const MAX_TOKENS: usize = i32::MAX as usize;
+/// Most elements of a row. A rank without tokens can state any number without a byte of data, and memory is sized by
+/// it.
+pub const MAX_HIDDEN: usize = 1 << 24;
+/// Most slots of a token, for the same reason.
+pub const MAX_TOPK: usize = 1 << 16;
+/// Most experts, for the same reason.
+pub const MAX_EXPERTS: usize = 1 << 24;
+
 /// Types of rows: what the project and what a file calls them.
 const ROW_TYPES: [(DType, Dtype); 6] = [
     (DType::F32, Dtype::F32),

@@ -16,6 +16,8 @@ use comfy_table::presets::{NOTHING, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table};
 use serde::Serialize;
 
+use crate::device::{EMULATED, Kind};
+
 /// Columns that the text fits into.
 const WIDTH: usize = 100;
 
@@ -217,12 +219,11 @@ impl Report {
     /// if `colour`.
     pub fn text(&self, colour: bool) -> String {
         let (traffic, legend) = self.traffic();
-        let sections = [
-            ("", self.summary()),
-            (legend, traffic),
-            ("Times from the first start to the last end; GB/s of all ranks together", self.phases()),
-            ("", self.verdict()),
-        ];
+        let mut times = "Times from the first start to the last end; GB/s of all ranks together".to_owned();
+        if self.run.device == Kind::Emulator.name() {
+            times += &format!("\n {EMULATED}");
+        }
+        let sections = [("", self.summary()), (legend, traffic), (&*times, self.phases()), ("", self.verdict())];
         let mut text = String::new();
         for (title, mut table) in sections {
             if colour {

@@ -52,7 +52,10 @@ fn wrong_options_are_named() {
     for (arguments, said) in [
         (&["--ranks", "1"][..], "--ranks 1: a link has two ends"),
         (&["--iters", "0"], "--iters 0"),
-        (&["--sms", "0"], "--sms are at least 1"),
+        (&["--sms", "0"], "--sms is 0; the device has 1 multiprocessors"),
+        (&["--sms", "4294967295"], "--sms is 4294967295; the device has 1 multiprocessors"),
+        (&["--round-trips", "0"], "--round-trips 0: 1 to 1000000"),
+        (&["--round-trips", "4294967295"], "--round-trips 4294967295: 1 to 1000000"),
         (&["--bytes", "2T"], "bytes, or with K, M or G"),
     ] {
         let output = link(&[&["--device", "emulator"][..], arguments].concat());
@@ -68,4 +71,13 @@ fn wrong_options_are_named() {
         .expect("the program starts");
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("--device emulator"), "{}", text(&output.stderr));
+    // The backend that is asked for is the only one that is tried.
+    let output = Command::new(env!("CARGO_BIN_EXE_campanile"))
+        .args(["bench", "link"])
+        .env("CAMPANILE_GPU", "hip")
+        .env("CAMPANILE_LIBAMDHIP64", "/nonexistent/libamdhip64.so")
+        .output()
+        .expect("the program starts");
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("libamdhip64") && !said.contains("libcuda"), "{said}");
 }

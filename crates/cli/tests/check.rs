@@ -92,6 +92,7 @@ fn what_does_not_exist_is_exit_code_2() {
         (&["--ranks", "0"], "--ranks is 0"),
         (&["--timeout", "0"], "more than 0"),
         (&["--as", "fibres"], "fibres"),
+        (&["--windows", "device"], "transport shm has no device memory"),
     ] {
         let output = check(arguments);
         assert_eq!(output.status.code(), Some(2), "{output:?}");

@@ -55,6 +55,7 @@ fn files_give_the_same_bytes_as_on_the_host() {
             let whole = ["moe", "--input", path(&input), "--output", path(&output), "--dump-recv"];
             let report = good(&[&whole[..], what, options].concat());
             assert!(report.contains("verified"), "{report}");
+            assert_eq!(report.contains("nothing about a GPU"), options.contains(&"emulator"), "{report}");
             std::fs::read(&output).unwrap()
         };
         let host = run(&["--as", "threads"]);
@@ -113,11 +114,13 @@ fn a_benchmark_has_kernel_times_and_the_limit_of_the_links() {
 
 #[test]
 fn the_suite_examines_the_transport_of_devices() {
-    let output =
-        campanile(&["check", "--device", "emulator", "--as", "threads", "--case", "all_ranks_connect", "--json"]);
-    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    let value: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    assert_eq!((&value["transport"], &value["passed"]), (&"p2p".into(), &1.into()));
+    // Whoever asks for devices means their memory, unless he says otherwise.
+    for (options, windows) in [(&[][..], "device"), (&["--windows", "host"], "host")] {
+        let check = ["check", "--device", "emulator", "--as", "threads", "--case", "all_ranks_connect", "--json"];
+        let value: Value = serde_json::from_str(&good(&[&check, options].concat())).expect("one JSON object");
+        assert_eq!((&value["transport"], &value["passed"]), (&"p2p".into(), &1.into()));
+        assert_eq!(value["windows"], windows);
+    }
 }
 
 #[test]
@@ -130,6 +133,15 @@ fn what_a_device_cannot_do_is_refused() {
         refused(&[&["bench", "moe"], option].concat(), &[option[0], "--device gpu"]);
     }
     refused(&["bench", "moe", "--device", "emulator", "--sms", "0"], &["--sms"]);
+    // Sizes that no machine has are no reason to take its memory, or to panic.
+    for (option, most) in
+        [("--hidden", "16777216"), ("--topk", "65536"), ("--experts", "16777216"), ("--warmup", "1000000")]
+    {
+        for value in [u64::MAX.to_string(), "16777217".to_owned()] {
+            refused(&["bench", "moe", "--device", "emulator", option, &value], &[option, &value, most]);
+        }
+    }
+    refused(&["bench", "moe", "--tokens", &u64::MAX.to_string()], &["--tokens"]);
     if has_compiler() {
         refused(&["bench", "moe", "--device", "emulator", "--sms", "500"], &["--sms is 500", "4 multiprocessors"]);
         let many = ["--mode", "low-latency", "--tokens", "600", "--hidden", "8", "-n", "1", "--as", "threads"];

@@ -7,11 +7,18 @@
 //! whatever dies. Processes that need the same entry at once build it once: the others wait for the builder's lock,
 //! which the kernel releases when it dies, and build for themselves if that takes longer than [`BUILD_PATIENCE`]. A
 //! folder that cannot be written costs a compilation, never the job.
+//!
+//! An entry is code that will run, so it is taken only from a regular file that this user or root owns and nobody else can
+//! write; wherever the folder is, nobody plants code in it. No link is followed, and no pipe holds a job up.
 
+use std::ffi::OsString;
 use std::fs::{File, TryLockError};
-use std::io::Write;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
 
 use crate::{CompileError, Settings};
 
@@ -42,14 +49,10 @@ impl Cache {
     }
 
     /// The folder of the settings, or `campanile/kernels` in the user's cache folder (`XDG_CACHE_HOME`, or `.cache` in
-    /// `HOME`); none where there is no such folder.
+    /// `HOME`, if they are absolute); none where there is no such folder.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
-        let user = || {
-            let folder = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-            let cache = folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))?;
-            Some(cache.join("campanile").join("kernels"))
-        };
+        let user = || Some(user_folder(|name| std::env::var_os(name))?.join("campanile").join("kernels"));
         Self { folder: settings.kernel_cache.clone().or_else(user) }
     }
 
@@ -64,7 +67,8 @@ impl Cache {
         if let Some(code) = read(&path, key) {
             return Ok(code);
         }
-        let lock = std::fs::create_dir_all(folder).and_then(|()| File::create(path.with_extension("lock")));
+        let lock = std::fs::create_dir_all(folder)
+            .and_then(|()| open(&path.with_extension("lock"), OFlags::WRONLY | OFlags::CREATE));
         let lock = match lock {
             Ok(lock) => lock,
             Err(error) => {
@@ -85,6 +89,13 @@ impl Cache {
     }
 }
 
+/// The user's cache folder (XDG Base Directory Specification, which says to ignore relative paths: they would be another
+/// folder in every folder that a job is started in).
+fn user_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")))
+}
+
 /// Takes the lock; false if it was not free within the patience, and the entry is built twice. A blocking lock has no
 /// deadline, and a lock that becomes free is no event that could be polled for.
 fn wait_for(lock: &File) -> bool {
@@ -99,9 +110,29 @@ fn wait_for(lock: &File) -> bool {
     false
 }
 
+/// Opens a file of the cache, which is no link, and at once, whatever it is.
+fn open(path: &Path, how: OFlags) -> io::Result<File> {
+    let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?.into())
+}
+
+/// The bytes of an entry that nobody else can have written.
+fn read_own(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open(path, OFlags::RDONLY)?;
+    let found = file.metadata()?;
+    let owned = [0, rustix::process::geteuid().as_raw()].contains(&found.uid());
+    if !found.is_file() || !owned || found.mode() & 0o022 != 0 {
+        tracing::warn!(path = %path.display(), "an entry of the kernel cache that others can write is built anew");
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let mut entry = Vec::new();
+    file.read_to_end(&mut entry)?;
+    Ok(entry)
+}
+
 /// The code of an entry that is whole and of this key.
 fn read(path: &Path, key: &str) -> Option<Vec<u8>> {
-    let entry = std::fs::read(path).ok()?;
+    let entry = read_own(path).ok()?;
     let rest = entry.strip_prefix(MAGIC)?;
     let (sum, rest) = rest.split_first_chunk()?;
     if u64::from_le_bytes(*sum) != hash(rest) {
@@ -163,6 +194,18 @@ mod tests {
     }
 
     #[test]
+    fn a_relative_folder_of_the_user_is_none() {
+        let folder = |xdg: Option<&str>, home: Option<&str>| {
+            user_folder(|name| if name == "HOME" { home } else { xdg }.map(OsString::from))
+        };
+        assert_eq!(folder(Some("/cache"), Some("/home")), Some("/cache".into()));
+        for none in [None, Some(""), Some("cache")] {
+            assert_eq!(folder(none, Some("/home")), Some("/home/.cache".into()));
+            assert_eq!(folder(none, none), None);
+        }
+    }
+
+    #[test]
     fn a_damaged_entry_is_built_anew() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::at(folder.path());
@@ -195,6 +238,50 @@ mod tests {
     fn a_folder_that_cannot_be_written_is_no_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(get(&Cache::at(file.path()), "key", b"code"), (b"code".to_vec(), true));
+    }
+
+    #[test]
+    fn what_others_can_write_is_built_anew() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let cache = Cache::at(folder.path());
+        get(&cache, "key", b"code");
+        let path = only_entry(folder.path());
+        for mode in [0o620, 0o602] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(get(&cache, "key", b"own"), (b"own".to_vec(), true), "mode {mode:o}");
+            assert_eq!(get(&cache, "key", b"other"), (b"own".to_vec(), false), "mended");
+        }
+    }
+
+    #[test]
+    fn links_are_not_followed_and_pipes_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let (cache, victim) = (Cache::at(folder.path()), folder.path().join("victim.txt"));
+        get(&cache, "key", b"code");
+        let path = only_entry(folder.path());
+        let (lock, whole) = (path.with_extension("lock"), std::fs::read(&path).unwrap());
+        let pipe = |path: &Path| {
+            std::fs::remove_file(path).unwrap();
+            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        };
+        let link = |path: &Path| {
+            std::fs::remove_file(path).unwrap();
+            std::os::unix::fs::symlink(&victim, path).unwrap();
+        };
+        pipe(&path);
+        assert_eq!(get(&cache, "key", b"own"), (b"own".to_vec(), true), "a pipe for an entry");
+        std::fs::write(&victim, &whole).unwrap();
+        link(&path);
+        assert_eq!(get(&cache, "key", b"own"), (b"own".to_vec(), true), "a link for an entry");
+        assert!(path.symlink_metadata().unwrap().is_file(), "the entry replaces the link");
+        std::fs::remove_file(&path).unwrap();
+        pipe(&lock);
+        assert_eq!(get(&cache, "key", b"own"), (b"own".to_vec(), true), "a pipe for a lock");
+        link(&lock);
+        let _ = std::fs::remove_file(&path);
+        assert_eq!(get(&cache, "key", b"own"), (b"own".to_vec(), true), "a link for a lock");
+        assert_eq!(std::fs::read(&victim).unwrap(), whole, "what the link leads to is as it was");
     }
 
     #[test]

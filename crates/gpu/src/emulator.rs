@@ -18,7 +18,7 @@ mod stream;
 
 use std::ffi::{CStr, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::calls::{
     Address, AllocationHandle, Attribute, Calls, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, Grid,
@@ -77,6 +77,8 @@ pub(crate) struct Emulator {
     memories: Memories,
     allocations: Registry<Allocation>,
     streams: Registry<Stream>,
+    /// Streams that were destroyed while they had work, which goes on: what frees memory waits for it, as on GPUs.
+    ending: Mutex<Vec<Arc<Stream>>>,
     events: Registry<Event>,
     graphs: Registry<Vec<Task>>,
     modules: Registry<Module>,
@@ -104,6 +106,7 @@ impl Emulator {
             memories: Memories::default(),
             allocations: Registry::new("allocation"),
             streams: Registry::new("stream"),
+            ending: Mutex::default(),
             events: Registry::new("event"),
             graphs: Registry::new("graph"),
             modules: Registry::new("module"),
@@ -117,6 +120,11 @@ impl Emulator {
             .get_or_init(|| Compiler::open(&self.cxx))
             .as_ref()
             .map_err(|reason| CompileError::NoCompiler(reason.clone()))
+    }
+
+    /// Nothing panics while it is held.
+    fn ending(&self) -> MutexGuard<'_, Vec<Arc<Stream>>> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Refuses devices that there are not, which the real libraries do in every call.
@@ -192,6 +200,8 @@ impl Calls for Emulator {
                 stream.synchronize()?;
             }
         }
+        let ending: Vec<_> = self.ending().iter().filter(|stream| stream.device() == device).cloned().collect();
+        ending.iter().for_each(|stream| stream.drain());
         Ok(())
     }
 
@@ -309,7 +319,12 @@ impl Calls for Emulator {
     }
 
     unsafe fn stream_destroy(&self, stream: StreamHandle) -> Result<()> {
-        self.streams.remove(stream.raw).map(drop)
+        let stream = self.streams.remove(stream.raw)?;
+        stream.destroy();
+        let mut ending = self.ending();
+        ending.push(stream);
+        ending.retain(|stream| !stream.is_idle());
+        Ok(())
     }
 
     unsafe fn stream_synchronize(&self, stream: StreamHandle) -> Result<()> {

@@ -39,12 +39,7 @@ impl Library {
                     tracing::debug!(library = name, "loaded");
                     return Ok(Self { name, handle });
                 }
-                Err(error) => {
-                    // The loader's text is the source of the crate's error.
-                    let reason =
-                        std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-                    tried.push(format!("{name} ({reason})"));
-                }
+                Err(error) => tried.push(format!("{name} ({})", said(&error))),
             }
         }
         Err(LoadError::NotFound { library: names.library, tried, variable: names.variable })
@@ -65,4 +60,9 @@ impl Library {
         // The library stays loaded (RTLD_NODELETE), so the pointer outlives `self`.
         Some(*found)
     }
+}
+
+/// What the loader said: it is the source of the crate's error.
+pub(crate) fn said(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }

@@ -162,7 +162,13 @@ impl VirtualMemory {
     pub(crate) fn create(device: &Device, bytes: usize, coherence: Coherence) -> Result<Self, CallError> {
         let calls = device.gpu().calls();
         let granularity = calls.granularity(device.ordinal(), coherence)?;
-        let bytes = bytes.max(1).next_multiple_of(granularity);
+        let Some(bytes) = bytes.max(1).checked_next_multiple_of(granularity) else {
+            return Err(CallError::Unsupported {
+                backend: device.gpu().backend(),
+                what: format!("allocate {bytes} bytes"),
+                reason: format!("no address space holds them in units of {granularity}"),
+            });
+        };
         let allocation = calls.allocation_create(device.ordinal(), bytes, coherence)?;
         Self::map(device, allocation, bytes)
     }

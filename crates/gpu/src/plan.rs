@@ -108,13 +108,26 @@ impl<A: Copy> Plan<A> {
     /// Launches it. The argument is copied before the call returns, also into a graph that is being captured.
     ///
     /// # Errors
-    /// Those of the call. What goes wrong in the kernel is told by the next call that waits for it.
+    /// [`CallError::Unsupported`] for a stream of another device, and those of the call. What goes wrong in the kernel is
+    /// told by the next call that waits for it.
     ///
     /// # Safety
-    /// The stream is of the module's device. The kernel's contract holds for the argument: each address is mapped for
+    /// The kernel's contract holds for the argument: each address is mapped for
     /// the device, as far as the kernel reaches, until it has ended. In a graph: at each launch of that.
     pub unsafe fn launch(&self, stream: &Stream, argument: &A) -> Result<(), CallError> {
-        let calls = self.module.device().gpu().calls();
+        let device = self.module.device();
+        if stream.device().ordinal() != device.ordinal() {
+            return Err(CallError::Unsupported {
+                backend: device.gpu().backend(),
+                what: format!(
+                    "launch a kernel of device {} on a stream of device {}",
+                    device.ordinal(),
+                    stream.device().ordinal()
+                ),
+                reason: "a stream takes the kernels of its own device".to_owned(),
+            });
+        }
+        let calls = device.gpu().calls();
         // SAFETY: own function; the caller's promise for the argument.
         unsafe { calls.launch(self.function, self.grid, std::ptr::from_ref(argument).cast(), stream.handle()) }
     }

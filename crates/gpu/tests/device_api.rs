@@ -193,7 +193,7 @@ fn device_code_that_breaks_its_word_does_not_compile() {
     let Some(devices) = devices(1, 32, 0) else { return };
     let refused = |code: DeviceCode| {
         let source = Source::device_smoke().with_device_code(&code);
-        match devices[0].compile(&source, &Compile::default(), &Cache::none()) {
+        match devices[0].compile(&source, &Compile::default(), &cache()) {
             Err(CompileError::Source { log, .. }) => log,
             other => panic!("{other:?}"),
         }

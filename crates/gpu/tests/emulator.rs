@@ -300,3 +300,43 @@ fn options_are_data() {
     let missing = device.compile(&source, &Compile::default(), &cache).expect_err("VALUE is not defined");
     assert!(missing.to_string().contains("VALUE"), "{missing}");
 }
+
+/// Memory is freed when no work uses it any more, also that of a stream which was destroyed, as on GPUs.
+#[test]
+fn freeing_waits_for_the_work_of_destroyed_streams() {
+    let device = device(Emulation::default());
+    let (stream, ended) = (device.stream().unwrap(), device.event().unwrap());
+    let memory = device.allocate(32 << 20, Coherence::Coarse).unwrap();
+    for value in 0..8 {
+        // SAFETY: dropping the memory waits for it, which is what is tested.
+        unsafe { stream.fill(&memory, value).unwrap() };
+    }
+    ended.record(&stream).unwrap();
+    drop(stream);
+    drop(memory);
+    assert!(ended.done().unwrap());
+}
+
+/// What a machine does not have is refused when it is asked for, not when it is touched.
+#[test]
+fn memory_that_is_not_there_is_refused() {
+    let device = device(Emulation::default());
+    for bytes in [1 << 50, usize::MAX, usize::MAX - 100] {
+        let error = device.allocate(bytes, Coherence::Coarse).expect_err("too much");
+        assert_eq!(error.code(), Some(2), "{error}");
+        let error = device.allocate_virtual(bytes, Coherence::Uncached).expect_err("too much");
+        assert!(error.to_string().contains(&bytes.to_string()[..4]), "{error}");
+        assert!(device.allocate_host(bytes).is_err());
+    }
+}
+
+/// A peer could shrink memory that is not sealed, and our loads would fault.
+#[test]
+fn memory_that_a_peer_could_shrink_is_refused() {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    let device = device(Emulation::default());
+    let fd = memfd_create("peer", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, 64 << 10).unwrap();
+    let error = device.import(std::os::fd::AsFd::as_fd(&fd), 64 << 10).expect_err("not sealed");
+    assert!(error.to_string().contains("not sealed"), "{error}");
+}

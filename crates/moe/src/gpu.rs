@@ -16,6 +16,7 @@
 //! The ranks of [`new`](GpuMoe::new) are those of a communicator, processes or threads; a rank that dies, stalls or aborts is
 //! named by all others. The ranks of [`in_process`](GpuMoe::in_process) are threads of one process without a communicator.
 
+mod addresses;
 mod arguments;
 mod error;
 pub mod exchange;
@@ -261,7 +262,7 @@ impl GpuMoe {
     /// [`expert_counts`](Self::expert_counts).
     ///
     /// # Errors
-    /// [`GpuMoeError::Argument`] for a row that does not fit its stride, and those of the call. What goes wrong on the device
+    /// [`GpuMoeError::Argument`] for a row that does not fit its stride, or words that are not aligned; those of the call. What goes wrong on the device
     /// is told by [`check`](Self::check).
     ///
     /// # Safety
@@ -284,7 +285,7 @@ impl GpuMoe {
         phases: u32,
     ) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
-        self.check_row("stride of x is", tokens.stride, config.x_dtype().row_bytes(config.hidden))?;
+        self.check_tokens(tokens)?;
         let index_bytes = match tokens.index {
             Index::I32 => 4,
             Index::I64 => 8,
@@ -412,13 +413,6 @@ impl GpuMoe {
     fn plane(&self, region: &campanile_core::ArenaRegion) -> DevicePlane {
         let own = self.windows.addresses()[self.plan.rank];
         DevicePlane { address: own + region.offset as Address, stride: region.stride }
-    }
-
-    fn check_row(&self, what: &'static str, stride: usize, row: usize) -> Result<(), GpuMoeError> {
-        if stride >= row {
-            return Ok(());
-        }
-        Err(GpuMoeError::Argument { what, given: format!("{stride} bytes"), allowed: format!("a row has {row}") })
     }
 
     /// Blocks of a dispatch that take in what comes.

@@ -42,7 +42,7 @@ pub struct MoeConfig {
     pub combine_dtype: DType,
     /// Whether slots carry weights.
     pub weighted: bool,
-    /// Buffer sets: how many rounds may be in flight at once, at least 1.
+    /// Buffer sets: how many rounds may be in flight at once, 1 to 1024.
     pub sets: u32,
     /// Schedule of dispatch: the wire format and the words are the same, so ranks may differ.
     pub mode: MoeMode,
@@ -182,6 +182,9 @@ pub struct PlanPaths {
 /// waste too much, and keep the 16 bytes that vector code and GPU loads ask for.
 const LINE_STRIDE_FROM: usize = 512;
 
+/// Most buffer sets: far more than rounds can be in flight. Each takes regions of its own, and these a time to lay out.
+const MAX_SETS: u32 = 1 << 10;
+
 fn row_stride(bytes: usize) -> usize {
     bytes.next_multiple_of(if bytes >= LINE_STRIDE_FROM { 64 } else { 16 })
 }
@@ -303,8 +306,8 @@ fn check(config: &MoeConfig, ranks: usize) -> Result<(), PlanError> {
     if let Some((field, _)) = at_least_one.into_iter().find(|(_, value)| *value == 0) {
         return range(field, "0".to_owned(), "it must be at least 1".to_owned());
     }
-    if config.sets == 0 {
-        return range("sets", "0".to_owned(), "an operation has at least one buffer set".to_owned());
+    if !(1..=MAX_SETS).contains(&config.sets) {
+        return range("sets", config.sets.to_string(), format!("an operation has 1 to {MAX_SETS} buffer sets"));
     }
     if u32::try_from(config.capacity).is_err() || i32::try_from(config.capacity).is_err() {
         return range("capacity", config.capacity.to_string(), format!("at most {}", i32::MAX));
@@ -385,11 +388,12 @@ mod tests {
     #[test]
     fn bad_configs_name_the_field() {
         type Change = fn(&mut MoeConfig);
-        let cases: [(Change, &str); 12] = [
+        let cases: [(Change, &str); 13] = [
             (|c| c.hidden = 0, "hidden is 0"),
             (|c| c.topk = 0, "topk is 0"),
             (|c| c.capacity = 0, "capacity is 0"),
             (|c| c.sets = 0, "sets is 0"),
+            (|c| c.sets = u32::MAX, "sets is 4294967295; an operation has 1 to 1024"),
             (|c| c.expert_rank.clear(), "experts is 0"),
             (|c| c.expert_rank[4] = 4, "expert_rank is 4 for expert 4"),
             (|c| c.combine_dtype = DType::F8E4M3, "combine_dtype is f8_e4m3"),

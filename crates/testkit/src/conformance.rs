@@ -62,7 +62,7 @@ pub use case::{Case, Group};
 pub use finding::{Finding, Verdict};
 pub use need::Need;
 pub use report::{Outcome, Report};
-pub use runner::{RanksAre, Suite, SuiteError, WindowsIn, run};
+pub use runner::{RanksAre, Suite, SuiteError, WindowsIn, run, window_memory};
 
 /// The cases, by what they are about.
 pub static GROUPS: &[Group] = &[

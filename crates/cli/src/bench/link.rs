@@ -3,14 +3,16 @@
 //! The measurement is `campanile::gpu::link`; ranks are threads of this process.
 
 use anyhow::{Context, anyhow};
+use campanile::core::Config;
 use campanile::gpu::link::{Arm, LinkOptions, LinkReport, LinkRow, Pattern, measure};
-use campanile::gpu::{Backend, Cache, Device, Emulation, Gpu, Settings};
+use campanile::gpu::{Cache, Device, Emulation, Gpu, Settings};
 use clap::ValueEnum;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
 use super::device_barrier::{self, DeviceBarrier};
 use super::{print_json, size};
+use crate::device;
 use crate::exit::Error;
 use crate::output::print;
 
@@ -55,6 +57,8 @@ enum Kind {
 
 /// Most iterations: each is kept.
 const MOST_ITERATIONS: usize = 100_000;
+/// Most round trips of a flag: some seconds on a GPU, where a launch has a deadline.
+const MOST_ROUND_TRIPS: u32 = 1_000_000;
 /// Most ranks.
 const MOST_RANKS: usize = 64;
 
@@ -84,17 +88,24 @@ pub fn main(args: &Args) -> Result<(), Error> {
     if let Some(ranks) = args.ranks.filter(|ranks| !(2..=MOST_RANKS).contains(ranks)) {
         return Err(Error::input(anyhow!("--ranks {ranks}: a link has two ends; 2 to {MOST_RANKS} ranks")));
     }
-    if args.round_trips == Some(0) || args.sms == Some(0) {
-        return Err(Error::input(anyhow!("--round-trips and --sms are at least 1")));
+    if let Some(trips) = args.round_trips.filter(|trips| !(1..=MOST_ROUND_TRIPS).contains(trips)) {
+        return Err(Error::input(anyhow!("--round-trips {trips}: 1 to {MOST_ROUND_TRIPS} make an iteration")));
     }
-    let settings = Settings::from(&campanile::configuration().map_err(Error::input)?);
+    let config = campanile::configuration().map_err(Error::input)?;
+    let settings = Settings::from(&config);
     let emulated = args.device == Kind::Emulator;
-    let gpu = open(args.device, &settings)?;
+    let gpu = open(args.device, &config)?;
     // What cannot be compiled fails here, with the reason.
     gpu.calls().compiler().map_err(Error::input)?;
     let found = gpu.devices().map_err(Error::input)?;
     if found.is_empty() {
         return Err(Error::input(anyhow!("{} sees no device", gpu.backend())));
+    }
+    let has = found[0].multiprocessors();
+    if let Some(sms) = args.sms.filter(|sms| !(1..=has).contains(sms)) {
+        return Err(Error::input(anyhow!(
+            "--sms is {sms}; the device has {has} multiprocessors, of which 1 is the least"
+        )));
     }
     let ranks = args.ranks.unwrap_or(found.len().max(2));
     let devices: Vec<Device> = found.iter().cycle().take(ranks).cloned().collect();
@@ -125,16 +136,18 @@ pub fn main(args: &Args) -> Result<(), Error> {
     print(&text(&report))
 }
 
-/// The GPUs of this machine by CUDA, else by HIP; or emulated ones, four of them.
-fn open(kind: Kind, settings: &Settings) -> Result<Gpu, Error> {
-    if kind == Kind::Emulator {
-        return Gpu::emulator(Emulation { multiprocessors: 1, ..Emulation::default() }, settings).map_err(Error::input);
+/// The GPUs of this machine, as CAMPANILE_GPU says; or emulated ones, four of them.
+fn open(kind: Kind, config: &Config) -> Result<Gpu, Error> {
+    match kind {
+        Kind::Gpu => {
+            let kind = device::Kind::Gpu;
+            kind.open(&kind.choose(config.clone())?)
+        }
+        Kind::Emulator => {
+            let emulation = Emulation { multiprocessors: 1, ..Emulation::default() };
+            Gpu::emulator(emulation, &Settings::from(config)).map_err(Error::input)
+        }
     }
-    Gpu::open(Backend::Cuda, settings).or_else(|cuda| {
-        Gpu::open(Backend::Hip, settings).map_err(|hip| {
-            Error::input(anyhow!("no GPU: {cuda}; {hip}; --device emulator runs the same kernels on the CPU"))
-        })
-    })
 }
 
 fn text(report: &Report) -> String {
@@ -144,7 +157,7 @@ fn text(report: &Report) -> String {
         link.ranks, report.devices, report.device, report.driver, report.iters
     );
     if report.emulated {
-        text += "emulated: the figures say that it runs, and nothing about a GPU\n";
+        text += &format!("{}\n", device::EMULATED);
     }
     if link.shared {
         text += "ranks share a device: a peer's window is other memory of the same device, no link is crossed\n";

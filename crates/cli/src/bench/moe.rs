@@ -28,6 +28,7 @@ use crate::device::{Devices, Kind};
 use crate::exit::Error;
 use crate::job::Job;
 use crate::limit::Limit;
+use crate::moe_file::{MAX_EXPERTS, MAX_HIDDEN, MAX_TOPK};
 use crate::output::print;
 use crate::progress;
 use crate::ranks::{Options, Ranks, named};
@@ -93,7 +94,7 @@ fn moved(problem: &Problem) -> [usize; 2] {
     [row_bytes(problem)[0], problem.combine_dtype.row_bytes(problem.hidden)]
 }
 
-/// Most iterations: each is kept, by every rank.
+/// Most iterations, and rounds before them: each is kept, by every rank.
 const MOST_ITERATIONS: usize = 1_000_000;
 /// Copies before the rounds, and again after them.
 const COPIES: usize = 10;
@@ -281,24 +282,31 @@ impl<'a> Expected<'a> {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<(), Error> {
     let ranks = Ranks::on(args.device, args.ranks, &args.ranks_options, args.combine)?;
-    let least =
-        [("--iters", args.iters), ("--hidden", args.hidden), ("--topk", args.topk), ("--experts", args.experts)];
-    if let Some((name, _)) = least.into_iter().find(|(_, value)| *value == 0) {
-        return Err(Error::input(anyhow!("{name} is 0; it is at least 1")));
+    let bounds = [
+        ("--iters", args.iters, 1, MOST_ITERATIONS),
+        ("--warmup", args.warmup, 0, MOST_ITERATIONS),
+        ("--hidden", args.hidden, 1, MAX_HIDDEN),
+        ("--topk", args.topk, 1, MAX_TOPK),
+        ("--experts", args.experts, 1, MAX_EXPERTS),
+    ];
+    if let Some((name, value, least, most)) =
+        bounds.into_iter().find(|(_, value, least, most)| !(least..=most).contains(&value))
+    {
+        return Err(Error::input(anyhow!("{name} is {value}; it is {least} to {most}")));
     }
-    if args.iters > MOST_ITERATIONS {
-        return Err(Error::input(anyhow!("--iters is {}; at most {MOST_ITERATIONS} are kept", args.iters)));
-    }
-    // Rows in, rows received and results, on every rank, are three times this at least.
-    let payload = args.ranks as u128 * args.tokens as u128 * args.dtype.row_bytes(args.hidden) as u128;
+    // Rows in, rows received and results, on every rank, are three times this at least; experts and weights of a row are
+    // 8 bytes a slot.
+    let row_bytes = args.dtype.row_bytes(args.hidden) + 8 * args.topk;
+    let payload = args.ranks as u128 * args.tokens as u128 * row_bytes as u128;
     if let Ok(available) = campanile::host::memory::available()
         && payload * 3 > u128::from(available)
     {
         return Err(Error::input(anyhow!(
-            "{} ranks with {} tokens of {} elements need more than {} bytes; {available} are available",
+            "--ranks {} with --tokens {} of {} elements and {} slots need more than {} bytes; {available} are available",
             args.ranks,
             args.tokens,
             args.hidden,
+            args.topk,
             payload * 3
         )));
     }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use safetensors::Dtype;
 
+use super::MAX_EXPERTS;
 use super::header::MAX_HEADER;
-use super::input::MAX_EXPERTS;
 
 /// An input file was refused.
 #[derive(Debug, thiserror::Error)]

@@ -15,17 +15,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 
 use super::header::Header;
-use super::{FileError, FormatError, ROW_TYPES};
-
-/// Most tokens of a rank: `recv_src` counts them in I32.
-const MAX_TOKENS: usize = i32::MAX as usize;
-/// Most elements of a row. A rank without tokens can state any number without a byte of data, and memory is sized by
-/// it.
-const MAX_HIDDEN: usize = 1 << 24;
-/// Most slots of a token, for the same reason.
-const MAX_TOPK: usize = 1 << 16;
-/// Most experts, for the same reason.
-pub(super) const MAX_EXPERTS: usize = 1 << 24;
+use super::{FileError, FormatError, MAX_EXPERTS, MAX_HIDDEN, MAX_TOKENS, MAX_TOPK, ROW_TYPES};
 
 /// Types of `topk_idx`.
 const INDEXES: &[Dtype] = &[Dtype::I32, Dtype::I64];

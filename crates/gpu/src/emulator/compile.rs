@@ -1,8 +1,8 @@
 //! Compilation for the emulator, with the machine's C++ compiler: [`Compiler`].
 
-use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::path::{Component, Path};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,10 @@ use crate::{CompileError, Source};
 
 /// The longest that a compilation may take.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The longest that a compiler may take to say its version.
+const VERSION_PATIENCE: Duration = Duration::from_secs(10);
+/// The most of what a compiler says that is kept.
+const SAID_BYTES: u64 = 16 << 10;
 
 /// What every compilation is given.
 const COMMON: &[&str] = &["-std=c++17", "-O1", "-fPIC", "-pthread", "-ffp-contract=off", "-I."];
@@ -35,16 +39,15 @@ pub(super) struct Compiler {
 impl Compiler {
     pub(super) fn open(program: &str) -> Result<Self, String> {
         let hint = "the emulator needs a C++17 compiler; install one, or set CAMPANILE_CXX to its path";
-        let output = Command::new(program)
-            .arg("--version")
-            .stdin(Stdio::null())
-            .output()
+        let mut command = Command::new(program);
+        let ended = ask(command.arg("--version"), Stream::Output, VERSION_PATIENCE)
             .map_err(|error| format!("{program} does not start ({error}); {hint}"))?;
-        if !output.status.success() {
-            return Err(format!("{program} --version ended with {}; {hint}", output.status));
+        if !ended.well() {
+            return Err(format!("{program} --version {}; {hint}", ended.how()));
         }
-        let text = String::from_utf8_lossy(&output.stdout);
-        let version = text.lines().next().unwrap_or_default().to_owned();
+        // Folders of users are shared between machines: what one built is not for another instruction set.
+        let line = ended.said.lines().next().unwrap_or_default();
+        let version = format!("{line} for {}", std::env::consts::ARCH);
         Ok(Self { program: program.to_owned(), version })
     }
 
@@ -106,29 +109,72 @@ impl Compiler {
         inputs: &[&str],
         output: &str,
     ) -> Result<Option<String>, CompileError> {
-        let log = folder.join("log");
-        let child = Command::new(&self.program)
-            .args(options)
-            .args(inputs)
-            .args(["-o", output])
-            .current_dir(folder)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).map_err(files("write", &log))?)
-            .spawn();
-        let mut child = child.map_err(files("run", Path::new(&self.program)))?;
-        let in_time = Pidfd::open(child.id()).and_then(|pidfd| pidfd.wait(Instant::now() + PATIENCE));
-        if !matches!(in_time, Ok(true)) {
-            // It has ended already, or ends now.
-            let _ = child.kill();
-        }
-        let status = child.wait().map_err(files("wait for", Path::new(&self.program)))?;
-        if status.success() {
+        let mut command = Command::new(&self.program);
+        command.args(options).args(inputs).args(["-o", output]).current_dir(folder);
+        let ended = ask(&mut command, Stream::Errors, PATIENCE).map_err(files("run", Path::new(&self.program)))?;
+        if ended.well() {
             return Ok(None);
         }
-        let said = String::from_utf8_lossy(&read(folder, "log")?).trim_end().to_owned();
-        Ok(Some(if said.is_empty() { format!("the compiler ended with {status}") } else { said }))
+        let said = ended.said.trim_end();
+        Ok(Some(match (said, ended.overdue) {
+            ("", _) | (_, Some(_)) => format!("the compiler {}; it said {said:?}", ended.how()),
+            _ => said.to_owned(),
+        }))
     }
+}
+
+/// What of a program is listened to.
+enum Stream {
+    Output,
+    Errors,
+}
+
+/// How a program ended, and the beginning of what it said.
+struct Ended {
+    status: ExitStatus,
+    /// The patience that it exceeded; it was ended then.
+    overdue: Option<Duration>,
+    said: String,
+}
+
+impl Ended {
+    fn well(&self) -> bool {
+        self.status.success()
+    }
+
+    fn how(&self) -> String {
+        match self.overdue {
+            Some(patience) => format!("was not done within {} s", patience.as_secs()),
+            None => format!("ended with {}", self.status),
+        }
+    }
+}
+
+/// Runs a program to its end, or to that of the patience.
+fn ask(command: &mut Command, stream: Stream, patience: Duration) -> io::Result<Ended> {
+    // A file, for a pipe that nobody empties stops who writes.
+    let mut heard = tempfile::tempfile()?;
+    let (output, errors) = match stream {
+        Stream::Output => (heard.try_clone()?.into(), Stdio::null()),
+        Stream::Errors => (Stdio::null(), heard.try_clone()?.into()),
+    };
+    let mut child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn()?;
+    let in_time = Pidfd::open(child.id()).and_then(|pidfd| pidfd.wait(Instant::now() + patience));
+    let overdue = !matches!(in_time, Ok(true));
+    if overdue {
+        // It has ended already, or ends now.
+        let _ = child.kill();
+    }
+    let status = child.wait()?;
+    heard.rewind()?;
+    let mut said = Vec::new();
+    let length = heard.metadata()?.len();
+    heard.take(SAID_BYTES).read_to_end(&mut said)?;
+    let mut said = String::from_utf8_lossy(&said).into_owned();
+    if length > SAID_BYTES {
+        said += &format!("… ({} bytes more)", length - SAID_BYTES);
+    }
+    Ok(Ended { status, overdue: (overdue && !status.success()).then_some(patience), said })
 }
 
 /// What every kernel is compiled with.
@@ -159,4 +205,32 @@ fn write(folder: &Path, name: &str, text: &[u8]) -> Result<(), CompileError> {
 fn files(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> CompileError {
     let path = path.display().to_string();
     move |source| CompileError::Files { operation, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_ended() {
+        let ended = ask(Command::new("sleep").arg("600"), Stream::Output, Duration::from_millis(50)).unwrap();
+        assert!(!ended.well() && ended.overdue.is_some(), "{}", ended.how());
+        assert!(ended.how().contains("not done within"), "{}", ended.how());
+    }
+
+    #[test]
+    fn of_much_that_is_said_the_beginning_is_kept() {
+        let mut command = Command::new("sh");
+        let command = command.args(["-c", "echo first >&2; head -c 1000000 /dev/zero >&2; exit 3"]);
+        let ended = ask(command, Stream::Errors, PATIENCE).unwrap();
+        assert!(!ended.well() && ended.overdue.is_none() && ended.how().contains('3'), "{}", ended.how());
+        assert!(ended.said.starts_with("first\n") && ended.said.contains(" bytes more)"));
+        assert!(ended.said.len() < 2 * SAID_BYTES as usize, "{} bytes", ended.said.len());
+    }
+
+    #[test]
+    fn what_one_machine_built_is_not_for_another_kind() {
+        let compiler = Compiler::open("true").unwrap();
+        assert!(compiler.version().ends_with(std::env::consts::ARCH), "{}", compiler.version());
+    }
 }

@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create, open};
+use rustix::fs::{
+    MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, open,
+};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
@@ -16,6 +18,9 @@ use crate::calls::{Address, IpcBytes, Result};
 
 /// What an IPC handle begins with.
 const IPC_MAGIC: &[u8; 8] = b"cmpnlipc";
+
+/// Without these a peer could shrink the memory, and our loads would fault.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// Physical memory: a sealed memfd.
 #[derive(Debug)]
@@ -27,10 +32,16 @@ pub(super) struct Allocation {
 impl Allocation {
     pub(super) fn create(bytes: usize) -> Result<Self> {
         let refuse = system("allocation_create", bytes);
+        // A GPU refuses what it does not have; a memfd takes it, until the system has to kill somebody.
+        if let Ok(available) = campanile_host::memory::available()
+            && bytes as u64 > available
+        {
+            let text = format!("{available} bytes are available");
+            return Err(failed("allocation_create", format!("bytes {bytes}"), OUT_OF_MEMORY, text));
+        }
         let fd = memfd_create("emulated-gpu", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(&refuse)?;
         ftruncate(&fd, bytes as u64).map_err(&refuse)?;
-        // A peer that shrank it would make our loads fault.
-        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map_err(&refuse)?;
+        fcntl_add_seals(&fd, SEALS).map_err(&refuse)?;
         Ok(Self { fd, bytes })
     }
 
@@ -40,6 +51,10 @@ impl Allocation {
         if found != bytes as i64 {
             let arguments = format!("bytes {bytes}");
             return Err(failed("allocation_import", arguments, INVALID_VALUE, format!("it has {found} bytes")));
+        }
+        if !fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SEALS)) {
+            let arguments = format!("bytes {bytes}");
+            return Err(failed("allocation_import", arguments, INVALID_VALUE, "its size is not sealed"));
         }
         Ok(Self { fd: fd.try_clone_to_owned().map_err(|_| refuse(Errno::MFILE))?, bytes })
     }

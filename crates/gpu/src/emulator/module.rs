@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::{Emulation, INVALID_IMAGE, LAUNCH_FAILED, NOT_FOUND, failed};
 use crate::CallError;
 use crate::calls::{Grid, Result};
+use crate::library::said;
 
 /// `EmulatorLaunch` of `kernels/emulator/runtime.h`.
 #[repr(C)]
@@ -50,11 +51,11 @@ impl Module {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         // SAFETY: an image that the emulator compiled; its initialisers are those of the C++ library.
         let library =
-            unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| refuse(error.to_string()))?;
+            unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| refuse(said(&error)))?;
         // SAFETY: every image contains the runtime, which defines it with this signature.
         let launch = unsafe { library.get::<LaunchFunction>("emulator_launch") }
             .map(|symbol| *symbol)
-            .map_err(|error| refuse(error.to_string()))?;
+            .map_err(|error| refuse(said(&error)))?;
         Ok(Self { library, launch, _file: file })
     }
 }

@@ -46,7 +46,7 @@ struct Shared {
     fault: Arc<OnceLock<CallError>>,
 }
 
-/// A stream. Its thread ends when it is dropped, after the task that it is in.
+/// A stream. Its thread ends when it is dropped, after the tasks that it was given.
 #[derive(Debug)]
 pub(super) struct Stream {
     device: u32,
@@ -125,18 +125,32 @@ impl Stream {
 
     pub(super) fn synchronize(&self) -> Result<()> {
         self.refuse_capturing("stream_synchronize")?;
+        self.drain();
+        self.shared.check()
+    }
+
+    /// Waits for all that it was given.
+    pub(super) fn drain(&self) {
         let given = self.given.load(Ordering::Relaxed);
         let mut done = lock(&self.shared.done);
         while *done < given {
             done = self.shared.moved.wait(done).unwrap_or_else(PoisonError::into_inner);
         }
-        drop(done);
-        self.shared.check()
+    }
+
+    /// Whether it has done all that it was given.
+    pub(super) fn is_idle(&self) -> bool {
+        *lock(&self.shared.done) == self.given.load(Ordering::Relaxed)
+    }
+
+    /// No more will be given: what stands behind a word that has not come is not done.
+    pub(super) fn destroy(&self) {
+        self.shared.destroyed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn done(&self) -> Result<bool> {
         self.refuse_capturing("stream_done")?;
-        let done = *lock(&self.shared.done) == self.given.load(Ordering::Relaxed);
+        let done = self.is_idle();
         if done {
             self.shared.check()?;
         }
@@ -161,7 +175,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.shared.destroyed.store(true, Ordering::Relaxed);
+        self.destroy();
     }
 }
 

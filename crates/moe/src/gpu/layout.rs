@@ -7,6 +7,7 @@
 use campanile_core::{Arena, ArenaError, ArenaRegion};
 use campanile_gpu::{Address, Cache, Coherence, DeviceMemory, Stream};
 
+use super::addresses::check_words;
 use super::kernels::Kernels;
 use super::memory::StateError;
 use super::{DeviceRows, GpuMoe, GpuMoeError, arguments};
@@ -61,7 +62,7 @@ impl DeviceLayout {
     /// worst case than a u32 counts; those of the calls.
     pub fn new(moe: &GpuMoe, layout: Layout, alignment: usize, cache: &Cache) -> Result<Self, GpuMoeError> {
         let (config, ranks) = (moe.plan.config(), moe.plan.ranks);
-        let (kernel, groups, rows) = match layout {
+        let kernel = match layout {
             Layout::Rows => {
                 return Err(GpuMoeError::Argument {
                     what: "layout is",
@@ -69,15 +70,10 @@ impl DeviceLayout {
                     allowed: "rows are used where they are; give compact or expert-major".to_owned(),
                 });
             }
-            Layout::Compact => ("moe_compact", ranks, ranks.saturating_mul(config.capacity)),
-            Layout::ExpertMajor => {
-                let experts = moe.plan.local_experts();
-                let slots = ranks.saturating_mul(config.capacity).saturating_mul(config.topk);
-                // A group without rows takes none.
-                let padded = experts.min(slots).saturating_mul(alignment.saturating_sub(1));
-                ("moe_expert_major", experts, slots.saturating_add(padded))
-            }
+            Layout::Compact => "moe_compact",
+            Layout::ExpertMajor => "moe_expert_major",
         };
+        let [groups, rows] = extent(moe, layout, alignment);
         if alignment == 0 || rows >= u32::MAX as usize {
             return Err(GpuMoeError::Argument {
                 what: "alignment is",
@@ -103,6 +99,20 @@ impl DeviceLayout {
         let before = moe.options.first.prev().0.to_ne_bytes();
         moe.device.stream()?.upload(&memory, arranged.offset, &before)?;
         Ok(Self { kernel, layout, alignment, rows, groups, map, offsets, places, arranged, memory })
+    }
+
+    /// Refuses a layout of another operation, whose memory has no room for what comes to this one.
+    pub(super) fn check_is_of(&self, moe: &GpuMoe) -> Result<(), GpuMoeError> {
+        let (mine, needed) = ([self.groups, self.rows], extent(moe, self.layout, self.alignment));
+        if mine == needed && self.memory.device().ordinal() == moe.device.ordinal() {
+            return Ok(());
+        }
+        let of = |[groups, rows]: [usize; 2], ordinal| format!("{groups} groups, {rows} rows on device {ordinal}");
+        Err(GpuMoeError::Argument {
+            what: "layout is of another operation:",
+            given: of(mine, self.memory.device().ordinal()),
+            allowed: format!("this one has {}", of(needed, moe.device.ordinal())),
+        })
     }
 
     /// Compact or expert-major.
@@ -166,6 +176,19 @@ impl DeviceLayout {
     }
 }
 
+/// Groups, and rows at most, padding included, of a layout that is not in place.
+fn extent(moe: &GpuMoe, layout: Layout, alignment: usize) -> [usize; 2] {
+    let (config, ranks) = (moe.plan.config(), moe.plan.ranks);
+    let places = ranks.saturating_mul(config.capacity);
+    if layout == Layout::Compact {
+        return [ranks, places];
+    }
+    let (experts, slots) = (moe.plan.local_experts(), places.saturating_mul(config.topk));
+    // A group without rows takes none.
+    let padded = experts.min(slots).saturating_mul(alignment.saturating_sub(1));
+    [experts, slots.saturating_add(padded)]
+}
+
 impl GpuMoe {
     /// Arranges the rows of the open round of `set` in `layout`: one launch, after the dispatch. With `copy` the rows are
     /// copied in that order; rows that pad a group are zeroed.
@@ -185,8 +208,10 @@ impl GpuMoe {
     ) -> Result<(), GpuMoeError> {
         let config = self.plan.config();
         let row_bytes = config.dtype.row_bytes(config.hidden);
+        layout.check_is_of(self)?;
         if let Some(copy) = copy {
             self.check_row("stride of the layout's rows is", copy.x.stride, row_bytes)?;
+            check_words("scales of the layout", copy.scales, 4)?;
         }
         let limit = copy.map_or(layout.rows, |copy| copy.rows.min(layout.rows));
         let argument = arguments::Arrange {

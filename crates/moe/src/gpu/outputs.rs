@@ -98,20 +98,6 @@ impl GpuMoe {
         Ok(())
     }
 
-    /// Refuses sums that do not fit their stride, and weights where there are none.
-    pub(super) fn check_out(&self, out: &DeviceOut) -> Result<(), GpuMoeError> {
-        let config = self.plan.config();
-        self.check_row("stride of out is", out.stride, config.combine_dtype.row_bytes(config.hidden))?;
-        if out.out_weights != 0 && !config.weighted {
-            return Err(GpuMoeError::Argument {
-                what: "out_weights",
-                given: "is given".to_owned(),
-                allowed: "the operation has no weights: give 0".to_owned(),
-            });
-        }
-        Ok(())
-    }
-
     /// What the kernels need to know of them.
     pub(super) fn results(&self, outputs: DeviceOutputs<'_>) -> Result<arguments::Results, GpuMoeError> {
         let config = self.plan.config();
@@ -132,6 +118,7 @@ impl GpuMoe {
                         allowed: "give an expert-major one".to_owned(),
                     });
                 }
+                layout.check_is_of(self)?;
                 let (places, arranged) = (layout.places(), layout.arranged());
                 Ok(arguments::Results { layout: 2, places, arranged, ..at(rows)? })
             }

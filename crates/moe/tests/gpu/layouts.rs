@@ -142,4 +142,17 @@ fn layouts_that_are_none_are_refused() {
     // SAFETY: it is refused.
     let error = unsafe { moe.combine_from(Set(0), &part.stream, outputs, &part.out) }.unwrap_err().to_string();
     assert!(error.contains("give an expert-major one"), "{error}");
+    // A layout of an operation that less comes to has no room for what comes to this one.
+    let other = GpuMoe::in_process(&devices, &Case::new(&[1]).config(1), &GpuMoeOptions::default(), &cache()).unwrap();
+    let small = Arranged::new(&other[0], Layout::ExpertMajor, 1, true, 0, &cache()).unwrap();
+    // SAFETY: they are refused.
+    let refused = unsafe {
+        [
+            moe.arrange(Set(0), &part.stream, &small.layout, None),
+            moe.combine_from(Set(0), &part.stream, small.outputs(), &part.out),
+        ]
+    };
+    for error in refused.map(|refused| refused.unwrap_err().to_string()) {
+        assert!(error.contains("layout is of another operation") && error.contains("this one has"), "{error}");
+    }
 }

@@ -118,7 +118,7 @@ pub fn run(
     let stage_in = |memory, scope: &str| Stage::new(suite, (&device, memory), bootstrap, scope, &nodes);
     // Opened to be asked for its caps; nobody connects to it.
     let transport = stage_in(MemoryKind::Host, "caps").try_open(suite.timeout)?;
-    let memory = memory(suite, &*transport, &device)?;
+    let memory = window_memory(suite.windows_in, &*transport, &device)?;
     let stage = |scope: &str| stage_in(memory, scope);
     let others = if near { PeerClass::Node } else { PeerClass::Remote };
     let ground = Ground { suite, ranks, transport: &*transport, others, memory };
@@ -161,9 +161,12 @@ fn device(suite: &Suite, number_on_node: usize) -> Result<String, SuiteError> {
     Err(SuiteError::NoDevice { transport: suite.plugin.info().name, reasons })
 }
 
-/// What the windows are in.
-fn memory(suite: &Suite, transport: &dyn Transport, device: &str) -> Result<MemoryKind, SuiteError> {
-    if suite.windows_in == WindowsIn::Host {
+/// The memory of windows of a transport that was opened on `device`.
+///
+/// # Errors
+/// [`SuiteError::NoDeviceMemory`].
+pub fn window_memory(windows_in: WindowsIn, transport: &dyn Transport, device: &str) -> Result<MemoryKind, SuiteError> {
+    if windows_in == WindowsIn::Host {
         return Ok(MemoryKind::Host);
     }
     let is_there = |kind: &MemoryKind| transport.caps(PeerClass::Own, *kind, OpKind::Put).is_some();

@@ -4,6 +4,7 @@ use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::Serialize;
 
 use crate::bench::Summary;
+use crate::device::{EMULATED, Kind};
 
 #[derive(Serialize)]
 pub(super) struct Phase {
@@ -110,6 +111,9 @@ impl Report<'_> {
         .as_str();
         if let Some(us) = self.round_us {
             text += &format!("A round in a graph of ten takes {us:.1} µs.\n");
+        }
+        if self.device == Kind::Emulator.name() {
+            text += &format!("{EMULATED}\n");
         }
         text += "First and last round verified bit for bit against the scalar model.\n";
         text
