@@ -34,6 +34,8 @@ const HIP_UNCACHED: u32 = 3;
 const NON_BLOCKING: u32 = 1;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`, `hipStreamCaptureModeThreadLocal`: other threads stay free to allocate.
 const CAPTURE_THREAD_LOCAL: c_int = 1;
+/// `CU_EVENT_RECORD_EXTERNAL`, `hipEventRecordExternal`.
+const EVENT_RECORD_EXTERNAL: u32 = 1;
 /// `CU_STREAM_WAIT_VALUE_GEQ`, `hipStreamWaitValueGte`: a cyclic comparison.
 const WAIT_GREATER_OR_EQUAL: u32 = 0;
 /// `cudaIpcMemLazyEnablePeerAccess`; HIP has the same number.
@@ -314,6 +316,11 @@ impl Calls for Vendor {
     unsafe fn event_record(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         self.enter(stream.device)?;
         unsafe { self.driver.event_record(event, stream.raw) }
+    }
+
+    unsafe fn event_record_launched(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
+        self.enter(stream.device)?;
+        unsafe { self.driver.event_record_flags(event, stream.raw, EVENT_RECORD_EXTERNAL) }
     }
 
     unsafe fn event_wait(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
