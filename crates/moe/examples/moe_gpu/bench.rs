@@ -2,7 +2,8 @@
 //!
 //! `dispatch` and `combine` are one launch each between two events of a stream, behind a round that was launched just
 //! before, so that the launch itself is hidden where the kernel is long. `pair` is a round of a graph of ten, `released`
-//! the same with a release in combine's place. Medians over iterations, the slowest rank. Results come back by pull or by
+//! the same with a release in combine's place. `in graph` is a dispatch and a combine of such a graph, between events that
+//! the graph records, which cost it something. Medians over iterations, the slowest rank. Results come back by pull or by
 //! push, which has arms for the number of blocks that send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,6 +92,8 @@ struct Times {
     combine: f64,
     pair: f64,
     released: f64,
+    /// A dispatch and a combine of a graph of rounds.
+    in_graph: [f64; 2],
 }
 
 /// Times ranks on these devices, each of which is `sharing` ranks'.
@@ -108,8 +111,8 @@ pub fn run(
     println!("link, all ranks at once: peer stores {stores:.0} GB/s, peer loads {loads:.0} GB/s a GPU");
     let hidden = if small { 64 } else { 7168 };
     println!(
-        "{:>6} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>14}",
-        "tokens", "type", "dispatch", "combine", "dispatch", "combine", "pair", "released", "GB/s of limit"
+        "{:>6} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>15} {:>14}",
+        "tokens", "type", "dispatch", "combine", "dispatch", "combine", "pair", "released", "in graph", "GB/s of limit"
     );
     for tokens in if small { vec![16, 1] } else { vec![4096, 128, 1] } {
         for (dtype, quantize) in [(DType::F8E4M3, false), (DType::F8E4M3, true), (DType::BF16, false)] {
@@ -136,7 +139,7 @@ pub fn run(
                 let grid = |grid: Grid| format!("{}x{}", grid.blocks, grid.threads);
                 let senders = options.senders.map_or_else(String::new, |senders| format!(" {senders} send"));
                 println!(
-                    "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%{senders}",
+                    "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>7.1} {:>7.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%{senders}",
                     if quantize { "to fp8" } else { dtype.name() },
                     grid(dispatch),
                     grid(combine),
@@ -144,6 +147,8 @@ pub fn run(
                     times.combine,
                     times.pair,
                     times.released,
+                    times.in_graph[0],
+                    times.in_graph[1],
                     out,
                     100.0 * out / stores,
                     back,
@@ -154,7 +159,8 @@ pub fn run(
                     "dtype": dtype.name(), "quantize": quantize, "combine": by.to_string(), "senders": options.senders,
                     "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
                     "dispatch_us": times.dispatch, "combine_us": times.combine, "pair_graph_us": times.pair,
-                    "released_graph_us": times.released, "dispatch_wire_gbs": out, "combine_wire_gbs": back,
+                    "released_graph_us": times.released,
+                    "in_graph_us": times.in_graph, "dispatch_wire_gbs": out, "combine_wire_gbs": back,
                 }));
             }
         }
@@ -303,6 +309,7 @@ fn time(operations: &[GpuMoe], parts: &[DeviceProblem], small: bool) -> Result<T
         combine: slowest(|times| times.combine),
         pair: slowest(|times| times.pair),
         released: slowest(|times| times.released),
+        in_graph: [slowest(|times| times.in_graph[0]), slowest(|times| times.in_graph[1])],
     })
 }
 
@@ -330,6 +337,23 @@ fn time_rank(moe: &GpuMoe, part: &DeviceProblem, meeting: &Meeting, iterations: 
     };
     let pairs = capture(&combine)?;
     let released = capture(&release)?;
+    let stamps = (0..=2 * ROUNDS).map(|_| moe.device().event()).collect::<std::result::Result<Vec<_>, _>>()?;
+    let stamped = stream.capture(|_| {
+        let unsupported = |error: GpuMoeError| CallError::Unsupported {
+            backend: moe.device().gpu().backend(),
+            what: "capture a round".to_owned(),
+            reason: error.to_string(),
+        };
+        stamps[0].record_launched(stream)?;
+        for stamps in stamps[1..].chunks_exact(2) {
+            dispatch().map_err(unsupported)?;
+            stamps[0].record_launched(stream)?;
+            combine().map_err(unsupported)?;
+            stamps[1].record_launched(stream)?;
+        }
+        Ok(())
+    })?;
+    let mut stamped_times = [vec![], vec![]];
     let (mut dispatches, mut combines, mut pair_times, mut released_times) = (vec![], vec![], vec![], vec![]);
     for _ in 0..iterations {
         meeting.meet()?;
@@ -354,12 +378,22 @@ fn time_rank(moe: &GpuMoe, part: &DeviceProblem, meeting: &Meeting, iterations: 
             moe.check()?;
             times.push(events[1].since(&events[0])?.as_secs_f64() * 1e6 / ROUNDS as f64);
         }
+        meeting.meet()?;
+        // SAFETY: as above.
+        unsafe { stamped.launch(stream)? };
+        moe.finish(stream, PATIENCE)?;
+        for (phase, times) in stamped_times.iter_mut().enumerate() {
+            let spans = stamps[phase..].windows(2).step_by(2);
+            let sum = spans.map(|pair| Ok(pair[1].since(&pair[0])?.as_secs_f64() * 1e6)).sum::<Result<f64>>()?;
+            times.push(sum / ROUNDS as f64);
+        }
     }
     Ok(Times {
         dispatch: median(dispatches),
         combine: median(combines),
         pair: median(pair_times),
         released: median(released_times),
+        in_graph: stamped_times.map(median),
     })
 }
 
