@@ -31,6 +31,11 @@ pub(crate) enum Dialect {
     Hip,
 }
 
+/// `HIP_VERSION` as people write it: 70051831 is 7.0.51831.
+fn hip_version(version: c_int) -> String {
+    format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
+}
+
 /// The table over a vendor's library.
 #[derive(Debug)]
 pub(crate) struct Vendor {

@@ -15,7 +15,7 @@ use super::numbers::{
     NON_BLOCKING, PEER_ACCESS_ALREADY_ENABLED, POSIX_FD, READ_WRITE, RECOMMENDED, WAIT_GREATER_OR_EQUAL,
 };
 use super::table::{AccessDescription, Location};
-use super::{Dialect, Vendor, base_options};
+use super::{Dialect, Vendor, base_options, hip_version};
 use crate::calls::{
     Address, AllocationHandle, Attribute, Calls, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, Grid,
     IpcBytes, ModuleHandle, Result, StreamHandle,
@@ -35,9 +35,7 @@ impl Calls for Vendor {
         let version = self.integer(|version| unsafe { self.driver.driver_version(version) })?;
         Ok(match self.dialect {
             Dialect::Cuda => format!("{name}, CUDA {}.{}", version / 1000, version % 1000 / 10),
-            Dialect::Hip => {
-                format!("{name}, HIP {}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
-            }
+            Dialect::Hip => format!("{name}, HIP {}", hip_version(version)),
         })
     }
 
