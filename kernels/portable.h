@@ -51,8 +51,11 @@
 //                                   load_relaxed, fence_acquire_window(), [block_barrier(),] load16_window
 //                                   On AMD rows go through to the memory (sc0 sc1), so that no fence writes back or
 //                                   invalidates an L2; on NVIDIA they are weak accesses and the fences do the work.
+//   fence_release_part()            a block's part of a release that another block of the device completes: the block counts
+//                                   itself with a relaxed add behind it, whoever sees the count calls fence_window() and
+//                                   stores the word.
 //   load_acquire_window(p)          load_relaxed of a u64 and fence_acquire_window() in one, for polls: on NVIDIA it costs
-//                                   less than the fence.
+//                                   less than the fence, which takes half a microsecond.
 //   A fence_acquire_window() serves the block of the thread that calls it. Window loads never take the read-only path.
 //   store_window(p, v)              4 bytes of a window: what goes with a row.
 //   load16_window(p, v) with arrays of 2, 4 or 8 has that many loads in flight at once: for pulling from several peers.

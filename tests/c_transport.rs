@@ -3,6 +3,7 @@
 //! rank that dies. This program starts itself as the ranks of its jobs. Without a C compiler what is written in C is not
 //! run, and it says so.
 
+mod cases;
 #[path = "plugins/compiler.rs"]
 mod compiler;
 #[path = "plugins/library.rs"]
@@ -27,12 +28,12 @@ use campanile::{
 use campanile_plugin::Loader;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
+use cases::{Case, case};
+
 const RANKS: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
-/// Names, and what is run.
-type Cases = Vec<(String, Box<dyn Fn()>)>;
 type Part = fn(&Arc<Communicator>) -> Result<()>;
 
 /// What every rank of a job does.
@@ -43,59 +44,45 @@ fn main() -> ExitCode {
     if std::env::var_os("CAMPANILE_RANK").is_some() {
         return rank();
     }
-    let mut cases = Cases::new();
+    let mut cases = Vec::new();
     let in_rust = library::Library::Inproc.file();
     for (name, part) in PARTS {
         let library = in_rust.clone();
-        cases.push((format!("{name}_over_the_example_in_rust"), Box::new(move || threads(&library, part))));
+        cases.push(case(format!("{name}_over_the_example_in_rust"), move || threads(&library, part)));
     }
     // Without a compiler it says so, and what is in C is not run.
-    let flags = [&C11[..], &["-shared", "-fPIC"]].concat();
-    let library = |folder, name| compiler::build(&compiler::sources(folder), compiler::scratch(name), &flags);
-    if let Some(library) = library("examples/transport_c", "libinproc_c.so") {
+    if let Some(library) = compiler::transport("examples/transport_c") {
         example_in_c(&mut cases, &library);
     }
-    if let Some(library) = library("tests/mailbox", "libmailbox.so") {
+    if let Some(library) = compiler::transport("tests/mailbox") {
         mailbox(&mut cases, &library);
     }
-
-    let filter: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let (mut passed, mut failed) = (0, 0);
-    for (name, case) in cases.iter().filter(|(name, _)| filter.is_empty() || filter.iter().any(|f| name.contains(f))) {
-        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(case)).is_ok();
-        println!("test {name} ... {}", if good { "ok" } else { "FAILED" });
-        if good { passed += 1 } else { failed += 1 }
-    }
-    println!("\ntest result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    cases::run(cases, 1)
 }
 
-/// How all of it is built.
-const C11: [&str; 3] = ["-std=c11", "-O2", "-g"];
-
-fn example_in_c(cases: &mut Cases, library: &Path) {
+fn example_in_c(cases: &mut Vec<Case>, library: &Path) {
     for (name, part) in PARTS {
         let library = library.to_owned();
-        cases.push((format!("{name}_over_the_example_in_c"), Box::new(move || threads(&library, part))));
+        cases.push(case(format!("{name}_over_the_example_in_c"), move || threads(&library, part)));
     }
 }
 
-fn mailbox(cases: &mut Cases, mailbox: &Path) {
+fn mailbox(cases: &mut Vec<Case>, mailbox: &Path) {
     for (name, part) in PARTS {
         let library = mailbox.to_owned();
-        cases.push((format!("{name}_of_threads"), Box::new(move || threads(&library, part))));
+        cases.push(case(format!("{name}_of_threads"), move || threads(&library, part)));
         let library = mailbox.to_owned();
-        cases.push((format!("{name}_of_processes"), Box::new(move || processes(&library, name))));
+        cases.push(case(format!("{name}_of_processes"), move || processes(&library, name)));
     }
     for culprit in [0, 2] {
         let library = mailbox.to_owned();
         let name = format!("killing_rank_{culprit}_is_named_by_all_others");
-        cases.push((name, Box::new(move || killed(&library, culprit))));
+        cases.push(case(name, move || killed(&library, culprit)));
     }
     let library = mailbox.to_owned();
-    cases.push(("a_forked_child_hides_no_death".to_owned(), Box::new(move || killed_behind_a_child(&library))));
+    cases.push(case("a_forked_child_hides_no_death", move || killed_behind_a_child(&library)));
     for sanitizer in ["thread", "address,undefined"] {
-        cases.push((format!("sanitizer_{sanitizer}"), Box::new(move || sanitized(sanitizer))));
+        cases.push(case(format!("sanitizer_{sanitizer}"), move || sanitized(sanitizer)));
     }
 }
 
@@ -184,7 +171,7 @@ fn fork() -> Result<i32> {
 /// The C driver, two ranks of one process, under a sanitizer that the compiler may not have.
 fn sanitized(sanitizer: &str) {
     let sanitize = format!("-fsanitize={sanitizer}");
-    let flags = [&C11[..], &[&sanitize, "-fno-sanitize-recover=all"]].concat();
+    let flags = [&compiler::C11[..], &[&sanitize, "-fno-sanitize-recover=all"]].concat();
     if !compiler::knows(&flags) {
         println!("sanitizer {sanitizer}: not run: this compiler does not have it, or it does not run here");
         return;

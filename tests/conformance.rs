@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_core::{GpuChoice, TransportPlugin};
@@ -46,15 +46,8 @@ const REGISTERED: [&str; 5] = [
     "death_ends_gets_of_registered_memory",
 ];
 
-/// A library of a folder's C files; `None` without a compiler.
-fn of_c(folder: &str, name: &str) -> Option<PathBuf> {
-    let flags = ["-std=c11", "-O2", "-g", "-shared", "-fPIC"];
-    compiler::build(&compiler::sources(folder), compiler::scratch(name), &flags)
-}
-
-fn mailbox() -> Option<&'static Path> {
-    static MAILBOX: OnceLock<Option<PathBuf>> = OnceLock::new();
-    MAILBOX.get_or_init(|| of_c("tests/mailbox", "libmailbox_examined.so")).as_deref()
+fn mailbox() -> Option<PathBuf> {
+    compiler::transport("tests/mailbox")
 }
 
 fn shm() -> PathBuf {
@@ -201,7 +194,7 @@ fn hip_devices_by_processes_through_the_shim() {
 #[test]
 fn the_mailbox() {
     if let Some(library) = mailbox() {
-        library_passes(library, &[MAPPED, "engines_reach_every_peer"]);
+        library_passes(&library, &[MAPPED, "engines_reach_every_peer"]);
     }
 }
 
@@ -212,7 +205,7 @@ fn the_example_in_rust() {
 
 #[test]
 fn the_example_in_c() {
-    if let Some(library) = of_c("examples/transport_c", "libinproc_c_examined.so") {
+    if let Some(library) = compiler::transport("examples/transport_c") {
         library_passes(&library, &[&OF_THE_EXAMPLES[..], &["a_chain_of_stalls_blames_its_end"]].concat());
     }
 }
@@ -331,7 +324,7 @@ fn shared_memory_as_a_file_by_processes() {
 fn the_mailbox_by_processes() {
     if let Some(library) = mailbox() {
         let left_out = [DEVICE_MEMORY, "offsets_beyond_4_gib_there", MAPPED, "engines_reach_every_peer"];
-        passes_by_processes(library, &left_out);
+        passes_by_processes(&library, &left_out);
     }
 }
 

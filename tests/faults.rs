@@ -1,7 +1,8 @@
 //! Ranks that die, stop, leave or abort: every other rank gets an error that names the culprit, within the deadline, and
 //! nothing is left behind. This program starts itself as the ranks of its jobs.
 
-use std::collections::BTreeSet;
+mod cases;
+
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use campanile::{
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rustix::process::{Resource, Rlimit, Signal, getpid, kill_process, setrlimit};
+
+use cases::case;
 
 const RANKS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -52,45 +55,24 @@ fn main() -> ExitCode {
     if std::env::var_os("CAMPANILE_RANK").is_some() {
         return rank();
     }
-    let filter: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let mut cases: Vec<(String, Box<dyn Fn()>)> = Vec::new();
+    let mut cases = Vec::new();
     for deed in Deed::ALL {
         for culprit in [0, 2] {
             let name = format!("{deed:?}_of_rank_{culprit}_is_named_by_all_others").to_lowercase();
-            cases.push((name, Box::new(move || one_fails(deed, culprit, "moe"))));
+            cases.push(case(name, move || one_fails(deed, culprit, "moe")));
         }
         let name = format!("{deed:?}_in_a_barrier").to_lowercase();
-        cases.push((name, Box::new(move || one_fails(deed, 1, "barrier"))));
+        cases.push(case(name, move || one_fails(deed, 1, "barrier")));
         let name = format!("{deed:?}_in_collectives").to_lowercase();
-        cases.push((name, Box::new(move || one_fails(deed, 1, "collectives"))));
+        cases.push(case(name, move || one_fails(deed, 1, "collectives")));
         let name = format!("{deed:?}_while_windows_are_made").to_lowercase();
-        cases.push((name, Box::new(move || one_fails(deed, 2, "windows"))));
+        cases.push(case(name, move || one_fails(deed, 2, "windows")));
     }
-    cases.push(("a_mismatch_names_rank_and_field".to_owned(), Box::new(mismatch)));
-    cases.push(("a_missing_rank_is_named".to_owned(), Box::new(missing)));
-    cases.push(("too_little_memory_is_an_error_on_every_rank".to_owned(), Box::new(too_little_memory)));
-
-    let (mut passed, mut failed) = (0, 0);
-    for (name, case) in cases.iter().filter(|(name, _)| filter.is_empty() || filter.iter().any(|f| name.contains(f))) {
-        let before = shared_memory_files();
-        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(case)).is_ok() && {
-            // Files of other programs may go away meanwhile.
-            let left: Vec<_> = shared_memory_files().difference(&before).cloned().collect();
-            if !left.is_empty() {
-                eprintln!("left in /dev/shm: {left:?}");
-            }
-            left.is_empty()
-        };
-        println!("test {name} ... {}", if good { "ok" } else { "FAILED" });
-        if good { passed += 1 } else { failed += 1 }
-    }
-    println!("\ntest result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn shared_memory_files() -> BTreeSet<std::ffi::OsString> {
-    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name()).collect()
+    cases.push(case("a_mismatch_names_rank_and_field", mismatch));
+    cases.push(case("a_missing_rank_is_named", missing));
+    cases.push(case("too_little_memory_is_an_error_on_every_rank", too_little_memory));
+    // They wait more than they work.
+    cases::run(cases, 2)
 }
 
 /// Runs a job of this program; what each rank wrote, and how long the job took.

@@ -2,9 +2,9 @@
 //! for it or pull from its memory: every other rank gets an error that names it, its kernels end, nothing is launched
 //! afterwards, and nothing is left behind. This program starts itself as the ranks of its jobs.
 
+mod cases;
 mod emulated;
 
-use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +17,7 @@ use campanile::moe::gpu::{GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile::{Communicator, Config, FaultKind, Set, world};
 use rustix::process::{Signal, getpid, kill_process};
 
+use cases::case;
 use emulated::{moe_config, problem};
 
 const RANKS: usize = 3;
@@ -48,12 +49,12 @@ fn main() -> ExitCode {
     if emulated::devices().is_none() {
         return ExitCode::SUCCESS;
     }
-    let mut cases: Vec<(String, Box<dyn Fn()>)> = Vec::new();
+    let mut cases = Vec::new();
     // The first one also compiles what the others take from the cache.
-    cases.push(("rounds_without_a_fault".to_owned(), Box::new(no_fault)));
+    cases.push(case("rounds_without_a_fault", no_fault));
     for moment in MOMENTS {
         let name = format!("a_rank_that_is_killed_behind_{moment}_is_named");
-        cases.push((name, Box::new(move || one_fails(Deed::Kill, moment, LONG, FaultKind::Died))));
+        cases.push(case(name, move || one_fails(Deed::Kill, moment, LONG, FaultKind::Died)));
     }
     for (deed, moment, timeout, kind) in [
         (Deed::Stop, "dispatch", SHORT, FaultKind::Stalled),
@@ -61,31 +62,9 @@ fn main() -> ExitCode {
         (Deed::Leave, "nothing", SHORT, FaultKind::Left),
     ] {
         let name = format!("{deed:?}_behind_{moment}_is_named").to_lowercase();
-        cases.push((name, Box::new(move || one_fails(deed, moment, timeout, kind))));
+        cases.push(case(name, move || one_fails(deed, moment, timeout, kind)));
     }
-
-    let filter: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let (mut passed, mut failed) = (0, 0);
-    for (name, case) in cases.iter().filter(|(name, _)| filter.is_empty() || filter.iter().any(|f| name.contains(f))) {
-        let before = shared_memory_files();
-        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(case)).is_ok() && {
-            // Files of other programs may go away meanwhile.
-            let left: Vec<_> = shared_memory_files().difference(&before).cloned().collect();
-            if !left.is_empty() {
-                eprintln!("left in /dev/shm: {left:?}");
-            }
-            left.is_empty()
-        };
-        println!("test {name} ... {}", if good { "ok" } else { "FAILED" });
-        if good { passed += 1 } else { failed += 1 }
-    }
-    println!("\ntest result: {}. {passed} passed; {failed} failed", if failed == 0 { "ok" } else { "FAILED" });
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn shared_memory_files() -> BTreeSet<std::ffi::OsString> {
-    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name()).collect()
+    cases::run(cases, 1)
 }
 
 /// Runs a job of this program: what each rank said, and the job's outcome in words.

@@ -42,9 +42,8 @@ fn has(text: &str, words: &[&str]) {
 }
 
 /// The mailbox in C; `None`, and a word about it, without a compiler.
-fn mailbox(name: &str) -> Option<PathBuf> {
-    let flags = ["-std=c11", "-O2", "-g", "-shared", "-fPIC"];
-    compiler::build(&compiler::sources("tests/mailbox"), compiler::scratch(name), &flags)
+fn mailbox() -> Option<PathBuf> {
+    compiler::transport("tests/mailbox")
 }
 
 fn text(path: &Path) -> &str {
@@ -65,7 +64,7 @@ const MOE: [&str; 3] = ["moe", "-n", "3"];
 
 #[test]
 fn a_transport_by_the_path_of_its_file() {
-    let Some(file) = mailbox("libmailbox_by_path.so") else { return };
+    let Some(file) = mailbox() else { return };
     let transport = [("CAMPANILE_TRANSPORT", text(&file))];
     has(&said(&transport, &MOE), &["transport mailbox", "bit for bit"]);
     has(&said(&transport, &["info"]), &["  shm ", "(linked in)", "  mailbox ", &format!("({})", text(&file))]);
@@ -77,7 +76,7 @@ fn a_transport_by_the_path_of_its_file() {
 
 #[test]
 fn a_transport_by_its_name_in_a_folder() {
-    let Some(file) = mailbox("libmailbox_by_name.so") else { return };
+    let Some(file) = mailbox() else { return };
     let nonsense = compiler::workspace().join("Cargo.toml");
     let folder = folder(&[("libcampanile_mailbox.so", &file), ("libcampanile_nonsense.so", &nonsense)]);
     let path = ("CAMPANILE_PLUGIN_PATH", text(folder.path()));
@@ -133,7 +132,7 @@ fn files_that_are_no_plugins_say_why() {
 #[test]
 fn who_names_a_transport_is_not_bothered_by_others() {
     let printer = compiler::library("plugin.c", compiler::scratch("libcampanile_printer.so"), &["-DPRINT"]);
-    let (Some(printer), Some(mailbox)) = (printer, mailbox("libcampanile_named.so")) else { return };
+    let (Some(printer), Some(mailbox)) = (printer, mailbox()) else { return };
     let folder = folder(&[("libcampanile_printer.so", &printer), ("libcampanile_mailbox.so", &mailbox)]);
     let path = ("CAMPANILE_PLUGIN_PATH", text(folder.path()));
     for transport in ["shm", "mailbox"] {
@@ -156,7 +155,7 @@ fn decorators_are_around_every_transport() {
         &["transport shm+throttle+plain ", "8 passed, 0 failed"],
     );
     has(&said(&[("CAMPANILE_DECORATE", "lean")], &MOE), &["transport shm+lean", "bit for bit"]);
-    if let Some(file) = mailbox("libmailbox_decorated.so") {
+    if let Some(file) = mailbox() {
         let transport = ("CAMPANILE_TRANSPORT", text(&file));
         has(&said(&[decorators, transport], &MOE), &["transport mailbox+throttle+plain", "bit for bit"]);
     }

@@ -80,9 +80,7 @@ fn new_collective() {
     };
     over("shm", "shm");
     over(path(&library::Library::Shm.file()), "shm");
-    let c = compiler::scratch("libcampanile_mailbox.so");
-    let flags = ["-std=c11", "-O1", "-shared", "-fPIC", "-pthread"];
-    if let Some(mailbox) = compiler::build(&compiler::sources("tests/mailbox"), c, &flags) {
+    if let Some(mailbox) = compiler::transport("tests/mailbox") {
         over(path(&mailbox), "mailbox");
     }
 }

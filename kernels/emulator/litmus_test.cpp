@@ -2,16 +2,16 @@
 // and each of the three that the C++ model knows is missed when it is left out. Built as smoke_test.cpp is; what is left
 // out is chosen by the same macros.
 #include <cstdio>
-#include <cstdlib>
 #include <thread>
 #include <vector>
 
+#include "emulator/program.h"
 #include "litmus/outputs.cpp"
 #include "litmus/rows.cpp"
 
 namespace {
 
-constexpr u32 THREADS = 128, BLOCKS = 2, ROUNDS = 3;
+constexpr u32 BLOCKS = 2, ROUNDS = 3;
 constexpr u64 COUNT = 401;
 #if defined(CAMPANILE_BUG_NO_RELEASE)
 constexpr LeftOut LEFT_OUT = LeftOut::Release;
@@ -22,21 +22,6 @@ constexpr LeftOut LEFT_OUT = LeftOut::Acquire;
 #else
 constexpr LeftOut LEFT_OUT = LeftOut::Nothing;
 #endif
-
-void launch(void (*kernel)(const void*), const LitmusArguments& arguments, u32 blocks) {
-  char message[256] = "";
-  EmulatorLaunch launch{kernel, &arguments, blocks, THREADS, 0, 5, message, sizeof message};
-  if (emulator_launch(&launch) != 0) {
-    std::printf("launch failed: %s\n", message);
-    std::exit(1);
-  }
-}
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::printf("wrong: %s\n", what);
-  std::exit(1);
-}
 
 // Rows passed by one kernel (rows.cpp) or left for another (outputs.cpp).
 void pass(bool leave) {

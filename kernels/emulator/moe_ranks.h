@@ -2,12 +2,10 @@
 #ifndef CAMPANILE_MOE_RANKS_H
 #define CAMPANILE_MOE_RANKS_H
 
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <thread>
 #include <vector>
 
+#include "emulator/program.h"
 #include "moe/dispatch.cpp"
 #include "moe/layout.h"
 #include "moe/number.h"
@@ -16,7 +14,7 @@ namespace {
 
 using namespace campanile;
 
-constexpr u32 RANKS = 3, THREADS = 128, BLOCKS = 2, CAPACITY = 5, HIDDEN = 48, TOPK = 3, EXPERTS = 6;
+constexpr u32 RANKS = 3, BLOCKS = 2, CAPACITY = 5, HIDDEN = 48, TOPK = 3, EXPERTS = 6;
 constexpr u32 ROW = HIDDEN * 2, META = 32;
 // What travels: the rows as they are or, with blocks of 16 elements, quantised.
 #if defined(CAMPANILE_MOE_QUANTIZE)
@@ -26,23 +24,6 @@ constexpr u32 SENT_ROW = HIDDEN, SCALES = HIDDEN / 16;
 constexpr Type SENT = Type::BF16;
 constexpr u32 SENT_ROW = ROW, SCALES = 0;
 #endif
-
-template <class A>
-void launch(void (*kernel)(const void*), const A& arguments, u32 blocks, u32 resident = 0) {
-  char message[256] = "";
-  EmulatorLaunch launch{kernel, &arguments, blocks, THREADS, 0, 5, message, sizeof message, resident};
-  if (emulator_launch(&launch) != 0) {
-    std::printf("launch failed: %s\n", message);
-    std::exit(1);
-  }
-}
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::printf("wrong: %s\n", what);
-  std::fflush(stdout);
-  std::_Exit(1);
-}
 
 u16 bf16(float value) { return static_cast<u16>(__builtin_bit_cast(u32, value) >> 16); }
 

@@ -23,6 +23,10 @@ namespace {
 
 constexpr size_t STACK_BYTES = 64 << 10;
 constexpr size_t SHARED_ALIGNMENT = 256;
+// A block in which nothing but waits went on for this many rounds sleeps between the next ones: there are more blocks than
+// cores, and what it waits for needs one.
+constexpr uint32_t IDLE_ROUNDS = 16;
+constexpr long IDLE_NANOSECONDS = 50'000;
 
 enum class State { Runnable, AtBlockBarrier, AtWaveOperation, Ended };
 
@@ -72,7 +76,7 @@ class Block {
     switch_context(fibers[current].context, scheduler);
   }
   void pause() {
-    progress++;
+    progress++, pauses++;
     yield();
   }
   // Waits until every fiber of [first, end) is in `state` or has ended. `clock` is an address for the sanitizer.
@@ -94,6 +98,7 @@ class Block {
   Context scheduler;
   Shadow scheduler_shadow;
   uint64_t progress = 0;
+  uint64_t pauses = 0;  // what of the progress is but another look at a word
   uint32_t wave_lanes = 0;  // 0 until the first wave operation
   uint32_t live = 0;
   char ended = 0;  // an address for the sanitizer
@@ -166,8 +171,9 @@ void Block::run() {
     fibers[i].shadow.create();
   }
   uint64_t random = grid.launch.schedule == 0 ? 0 : grid.launch.schedule ^ (index + 1) * 0x9e3779b97f4a7c15;
+  uint32_t idle_rounds = 0;
   while (live > 0 && !grid.failed.load(std::memory_order_relaxed)) {
-    uint64_t before = progress;
+    uint64_t before = progress, paused = pauses;
     // Another first thread and another direction each time. xorshift64 (Marsaglia 2003); 0 stays 0.
     random ^= random << 13, random ^= random >> 7, random ^= random << 17;
     uint32_t first = random % threads();
@@ -181,7 +187,13 @@ void Block::run() {
     if (progress == before) {
       fail(grid, "its threads wait for each other: a barrier or wave operation in divergent code", index);
     }
-    sched_yield();
+    idle_rounds = progress - before == pauses - paused ? idle_rounds + 1 : 0;
+    if (idle_rounds < IDLE_ROUNDS) {
+      sched_yield();
+    } else {
+      const timespec slice{0, IDLE_NANOSECONDS};
+      nanosleep(&slice, nullptr);
+    }
   }
   acquire(&ended);
   for (Fiber& fiber : fibers) fiber.shadow.destroy();

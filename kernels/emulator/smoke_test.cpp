@@ -7,31 +7,13 @@
 // -DCAMPANILE_BUG_NO_RELEASE and -DCAMPANILE_BUG_NO_BARRIER seed the bugs that must be found. The whole of it also runs
 // without a sanitizer, and with -DCAMPANILE_UCONTEXT.
 #include <cstdio>
-#include <cstdlib>
 #include <thread>
 #include <vector>
 
+#include "emulator/program.h"
 #include "smoke.cpp"
 
 namespace {
-
-constexpr u32 THREADS = 128;
-
-template <class A>
-void launch(void (*kernel)(const void*), const A& arguments, u32 blocks, size_t shared_bytes = 0) {
-  char message[256] = "";
-  EmulatorLaunch launch{kernel, &arguments, blocks, THREADS, shared_bytes, 0, message, sizeof message};
-  if (emulator_launch(&launch) != 0) {
-    std::printf("launch failed: %s\n", message);
-    std::exit(1);
-  }
-}
-
-void require(bool holds, const char* what) {
-  if (holds) return;
-  std::printf("wrong: %s\n", what);
-  std::exit(1);
-}
 
 const Patience PATIENCE{nullptr, 30'000'000'000};
 
@@ -64,7 +46,7 @@ void barrier() {
 
 void lanes() {
   std::vector<u32> words(2 * THREADS * 4);
-  launch(smoke_lanes, LanesArguments{words.data()}, 2, THREADS * sizeof(u32));
+  launch(smoke_lanes, LanesArguments{words.data()}, 2, 0, THREADS * sizeof(u32));
   for (u32 t = 0; t < 2 * THREADS; t++) {
     require(words[4 * t] == THREADS - 1 - t % THREADS, "shared memory");
     require(words[4 * t + 1] == (WAVE / 2 << 8 | 1), "votes");

@@ -4,6 +4,7 @@
 // stream. (Or moe_release has posted it, as the send phase.) Then a wave sums a token, or a part of one where there are
 // more waves than tokens, straight from the peers' memory. The block that finishes last publishes DONE_C and
 // ends the round. Blocks wait for peers only, so any number of them does.
+#include "moe/combine.h"
 #include "moe/layout.h"
 #include "moe/sum.h"
 #include "moe/weights.h"
@@ -11,46 +12,6 @@
 #include "wait.h"
 
 using namespace campanile;
-
-struct CombineArguments {
-  MoeCommon common;
-  u8* out;  // [tokens] rows, at any alignment
-  u64 out_stride;
-  u64 row_bytes;
-  u32* out_weights;  // [tokens][topk], or null
-  const u32* tokens;  // those of the dispatch
-  u32 phases;         // RECEIVE, or both
-};
-
-// Where the owner of a route left the result.
-struct PulledRow {
-  const MoeCommon& c;
-
-  CAMPANILE_MEMBER const Vec16* operator()(u64 route) const {
-    return reinterpret_cast<const Vec16*>(
-        window(c, static_cast<u32>(route >> 32)) +
-        row_at(c, c.outputs, c.output_stride, c.rank, static_cast<u32>(route)));
-  }
-};
-
-// Where the owner of a route has its weights.
-struct PulledWeights {
-  const MoeCommon& c;
-
-  CAMPANILE_MEMBER const u32* operator()(u64 route) const {
-    return reinterpret_cast<const u32*>(window(c, static_cast<u32>(route >> 32)) +
-                                        row_at(c, c.meta, c.meta_stride, c.rank, static_cast<u32>(route))) +
-           1 + c.topk;
-  }
-};
-
-// Publishes DONE_C and ends the round; by one thread. `active` are the first 64 ranks that are.
-CAMPANILE_DEVICE void publish_done(const MoeCommon& c, u32 epoch, u64 active) {
-  for (u32 owner = 0; owner < c.ranks; owner++)
-    if (owner < 64 ? active >> owner & 1 : is_active(c, owner))
-      store_relaxed<Scope::System>(word_of(c, owner, c.rank, Word::DoneC), tagged(epoch, 0));
-  close_round(c, Ready::Pull);
-}
 
 CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   CAMPANILE_SHARED u32 stop, ticket;
@@ -64,7 +25,7 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   // Asked for here, looked at behind the loads of the others.
   u32 begun = 0;
   bool failed = false;
-  if (thread_index() == 0) begun = take_ticket(c), failed = has_failed(c);
+  if (thread_index() == 0) begun = take_ticket(c, grid_blocks()), failed = has_failed(c);
   // A wave sums a token; where there are more waves, a part of one. Neighbouring waves are of different blocks, so that
   // few tokens use all of them.
   const u32 waves = grid_blocks() * block_waves(), wave = wave_index() * grid_blocks() + block_index();
@@ -98,7 +59,6 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
                                                   : is_active(c, owner) && load(c.rows_to + owner) != 0;
       if (needed && !await_word(c, ticket == 0, Phase::CombineReceive, owner, Word::ReadyC, wanted, wanted))
         add_shared(&stop, 1);
-      fence_acquire_window();
     }
   }
   block_barrier();
@@ -115,5 +75,5 @@ CAMPANILE_KERNEL(moe_combine, 512, CombineArguments, a) {
   block_barrier();
   if (thread_index() != 0 || stop) return;
   const u64 peers = load(c.active);
-  if (finish(c) == grid_blocks() - 1) publish_done(c, epoch, peers);
+  if (finish(c, grid_blocks(), Tickets::Taken) == grid_blocks() - 1) publish_done(c, epoch, peers);
 }

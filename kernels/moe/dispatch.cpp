@@ -11,6 +11,7 @@
 //
 // With CAMPANILE_MOE_QUANTIZE, an FP8 type, rows come as bf16 and are quantised to it as they are sent. It is known when
 // the kernel is compiled, so that it costs other rows nothing.
+#include "moe/dispatch.h"
 #include "moe/layout.h"
 #include "portable.h"
 #include "wait.h"
@@ -19,26 +20,6 @@
 #endif
 
 using namespace campanile;
-
-struct DispatchArguments {
-  MoeCommon common;
-  const u8* x;  // [tokens] rows, at any alignment
-  u64 x_stride;
-  u64 row_bytes;  // as they travel
-  const u32* scales;  // [tokens][scale_count], unless rows are quantised here
-  const void* topk_idx;  // [tokens][topk], i32 or i64; what is no expert is dropped
-  const u32* topk_weights;  // [tokens][topk], or null
-  const u32* tokens;         // null where nothing is sent
-  const u32* expert_rank;    // [experts] its owner; NONE for those of masked ranks
-  const u32* expert_number;  // [experts] its number there
-  u32* expert_counts;        // [local_experts], out: rows that came for each
-  u32 scale_count;
-  u32 experts, local_experts;
-  u32 index_bytes;    // 4 or 8
-  u32 index_vectors;  // whether the indices of a token can be loaded by fours
-  u32 phases;
-  u32 receivers;  // blocks that take in what comes, at most as many as are resident
-};
 
 constexpr u32 CHUNK = 256;            // tokens that a block routes at a time
 constexpr u32 GROUP = 64;             // ranks that are looked at at a time
@@ -62,11 +43,6 @@ struct DispatchShared {
 
 CAMPANILE_DEVICE u64 below(u32 bit) { return (u64{1} << bit) - 1; }
 
-CAMPANILE_DEVICE u32 expert_of(const DispatchArguments& a, u64 at) {
-  u64 expert = a.index_bytes == 8 ? load(static_cast<const u64*>(a.topk_idx) + at)
-                                  : load(static_cast<const u32*>(a.topk_idx) + at);
-  return expert < a.experts ? static_cast<u32>(expert) : NONE;
-}
 CAMPANILE_DEVICE u32 owner_of(const DispatchArguments& a, const DispatchShared& shared, u32 expert) {
   if (expert == NONE) return NONE;
   return a.experts <= SHARED_EXPERTS ? shared.experts[expert] : load(a.expert_rank + expert);
@@ -305,48 +281,10 @@ CAMPANILE_DEVICE void publish_rows(const DispatchArguments& a, const DispatchSha
   }
 }
 
-CAMPANILE_DEVICE u64* came_of(const MoeCommon& c, u32 epoch) { return c.came + (epoch & 1 ? c.ranks : 0); }
-
 // Takes note of the rows that came from a source: the same from every block.
 CAMPANILE_DEVICE void take_rows(const MoeCommon& c, DispatchShared& shared, u32 source, u32 rows) {
   store_relaxed<Scope::Device>(c.rows_from + source, rows);
   if (source < GROUP) shared.came[source] = rows;
-}
-
-// Waits for META and ROWS of a source and for the leave to write results for it, all at once. False after a failure.
-CAMPANILE_DEVICE bool await_rows(const MoeCommon& c, DispatchShared& shared, u32 source, u32 epoch) {
-  constexpr Phase PHASE = Phase::DispatchReceive;
-  const u64* line = word_of(c, c.rank, source, Word::Meta);
-  constexpr u32 ROWS = static_cast<u32>(Word::Rows), DONE = static_cast<u32>(Word::DoneC);
-  const u64 came = load(came_of(c, epoch) + source), announced = tagged(epoch, 0), freed = tagged(epoch - 1, 0);
-  const bool first = shared.receiver == 0;
-  Watch watch;
-  while (true) {
-    const u64 meta = load_relaxed<Scope::System>(line), rows = load_relaxed<Scope::System>(line + ROWS),
-              done = load_relaxed<Scope::System>(line + DONE);
-    const bool known = reached(meta, announced);
-    const u64 wanted = came + (known ? static_cast<u32>(meta) : 0);
-    // What is missing, or wrong; nobody can be further than this.
-    Word word = Word::DoneC;
-    u64 expected = freed, seen = done, limit = announced;
-    if (!known || !reached(tagged(epoch, c.capacity), meta))
-      word = Word::Meta, expected = announced, seen = meta, limit = tagged(epoch, c.capacity);
-    else if (rows != wanted)
-      word = Word::Rows, expected = wanted, seen = rows, limit = wanted;
-    Failure failure = Failure::Protocol;
-    if (reached(limit, seen)) {
-      if (reached(seen, expected)) {
-        take_rows(c, shared, source, static_cast<u32>(meta));
-        if (first) store(came_of(c, epoch + 1) + source, rows);
-        return true;
-      }
-      const Outcome outcome = poll_again(c, first, watch);
-      if (outcome == Outcome::Done) continue;
-      failure = static_cast<Failure>(outcome);
-    }
-    fail(c, failure, PHASE, source, word, expected, seen);
-    return false;
-  }
 }
 
 // Counts this receiver's part of the rows that came, by expert.
@@ -410,7 +348,6 @@ CAMPANILE_DEVICE void send(const DispatchArguments& a, DispatchShared& shared, u
         const u64 credit = tagged(epoch - 1, ready), oldest = tagged(epoch - 1, 0);
         if (!await_word(c, shared.ticket == 0, Phase::DispatchSend, peer, Word::ReadyC, oldest, credit))
           add_shared(&shared.stop, 1);
-        fence_acquire_window();
       }
     }
     block_barrier();
@@ -433,7 +370,7 @@ CAMPANILE_DEVICE void send(const DispatchArguments& a, DispatchShared& shared, u
   wave_barrier();
   u32 before = 0;
   if (lane() == 0) {
-    before = finish(c);
+    before = finish(c, grid_blocks(), Tickets::Taken);
     if (before + a.receivers >= blocks) shared.receiver = before + a.receivers - blocks;
   }
   if (wave_shuffle(before, 0) != blocks - 1) return;
@@ -452,8 +389,12 @@ CAMPANILE_DEVICE void receive(const DispatchArguments& a, DispatchShared& shared
       take_rows(c, shared, source, 0);
       continue;
     }
-    if (!await_rows(c, shared, source, epoch)) add_shared(&shared.stop, 1);
-    fence_acquire_window();
+    const bool first = shared.receiver == 0;
+    u32 rows = 0;
+    if (await_rows(c, first, first, source, epoch, load(came_of(c, epoch) + source), rows))
+      take_rows(c, shared, source, rows);
+    else
+      add_shared(&shared.stop, 1);
   }
   block_barrier();
   if (!shared.stop) count_experts(a, shared);
@@ -470,7 +411,7 @@ CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
   u64 active = 0;
   u32 ticket = 0;
   bool failed = false;
-  if (thread_index() == 0) active = load(c.active), ticket = take_ticket(c), failed = has_failed(c);
+  if (thread_index() == 0) active = load(c.active), ticket = take_ticket(c, grid_blocks()), failed = has_failed(c);
   if (sends) {
     if (a.experts <= SHARED_EXPERTS)
       for (u32 e = thread_index(); e < a.experts; e += block_threads()) {
@@ -506,6 +447,6 @@ CAMPANILE_KERNEL(moe_dispatch, 512, DispatchArguments, argument) {
   if (receives && !shared.stop) receive(a, shared, epoch);
   if (sends || shared.stop) return;
   block_barrier();
-  if (thread_index() == 0 && finish(c) == grid_blocks() - 1)
+  if (thread_index() == 0 && finish(c, grid_blocks(), Tickets::Taken) == grid_blocks() - 1)
     store(&c.state->stage, static_cast<u32>(Stage::Dispatched));
 }

@@ -56,7 +56,7 @@ struct MoeState {
   u32 ready;   // what the last READY_C counted
   u32 tokens;  // of its dispatch
   // Blocks that have ever begun, and finished, a launch on this set, and how many of each before this launch.
-  u64 started, finished, base;
+  u64 started, finished, started_before, finished_before;
 };
 
 constexpr u32 NEAR = 8;
@@ -122,48 +122,62 @@ CAMPANILE_DEVICE void fail(const MoeCommon& c, Failure failure, Phase phase, u32
 // A masked rank is neither written to, nor waited for, nor read from. The mask changes between launches.
 CAMPANILE_DEVICE bool is_active(const MoeCommon& c, u32 rank) { return load(c.active + rank / 64) >> rank % 64 & 1; }
 
-// Counts this block as begun: its ticket in this launch, from 0. By one thread.
-CAMPANILE_DEVICE u32 take_ticket(const MoeCommon& c) {
-  if (grid_blocks() == 1) return 0;
-  const u64 base = load(&c.state->base);
-  return static_cast<u32>(fetch_add_relaxed<Scope::Device>(&c.state->started, u64{1}) - base);
+// Counts this block as begun, one of the `blocks` that take part: its ticket in this launch, from 0. By one thread.
+CAMPANILE_DEVICE u32 take_ticket(const MoeCommon& c, u32 blocks) {
+  if (blocks == 1) return 0;
+  const u64 before = load(&c.state->started_before);
+  return static_cast<u32>(fetch_add_relaxed<Scope::Device>(&c.state->started, u64{1}) - before);
 }
 
-// Counts this block as finished: how many were before it in this launch. By one thread, after a barrier behind what the
-// block has stored, which is visible to whoever sees what the last block then publishes. A block that has failed is not
-// counted: then none is the last, and nothing is published.
-CAMPANILE_DEVICE u32 finish(const MoeCommon& c) {
-  const u64 base = load(&c.state->base);
+// Whether the blocks that take part in a launch have taken tickets.
+enum class Tickets { None, Taken };
+
+// Counts this block as finished: how many of the `blocks` that take part were before it in this launch. By one thread,
+// after a barrier behind what the block has stored, which is visible to whoever sees what the last block then publishes. A
+// block that has failed is not counted: then none is the last, and nothing is published.
+CAMPANILE_DEVICE u32 finish(const MoeCommon& c, u32 blocks, Tickets tickets) {
+  MoeState* state = c.state;
+  u32 before = 0;
+  if (blocks > 1) {
+    const u64 base = load(&state->finished_before);
 #if !defined(CAMPANILE_BUG_NO_RELEASE)
-  fence_release_window();
+    fence_release_part();
 #endif
-  if (grid_blocks() == 1) return 0;
-  const u32 before = static_cast<u32>(fetch_add_relaxed<Scope::Device>(&c.state->finished, u64{1}) - base);
-  if (before == grid_blocks() - 1) {
+    before = static_cast<u32>(fetch_add_relaxed<Scope::Device>(&state->finished, u64{1}) - base);
+    if (before != blocks - 1) return before;
     fence_window();
-    // Every block has read the state.
-    store(&c.state->base, base + grid_blocks());
+    // Every block that takes part has read the state.
+    store(&state->finished_before, base + blocks);
+    if (tickets == Tickets::Taken) store(&state->started_before, load(&state->started_before) + blocks);
+  } else {
+#if !defined(CAMPANILE_BUG_NO_RELEASE)
+    fence_release_window();
+#endif
   }
   return before;
 }
 
-// After a poll that did not see what it waits for. All waiting blocks wait for the same words, so one of them watches the
-// host's abort word: reads of host memory are slow, and in the way of rows for peers. The others see that it has failed.
+// Polls between two looks of a wait at the host's abort word, where it is not the one that watches it.
+constexpr u32 POLLS_PER_ABORT = 64 * POLLS_PER_CHECK;
+
+// After a poll that did not see what it waits for. Where many wait, one watches the host's abort word: reads of host
+// memory are slow, and in the way of rows for peers. The others see that it has failed, and look themselves but seldom.
 CAMPANILE_DEVICE Outcome poll_again(const MoeCommon& c, bool watches, Watch& watch) {
-  const Outcome outcome = watch.poll_again({watches ? c.abort : c.failed, c.deadline});
-  const bool checked = outcome == Outcome::Done && watches && watch.polls % POLLS_PER_CHECK == 0;
+  const bool looks = watches || (watch.polls + 1) % POLLS_PER_ABORT == 0;
+  const Outcome outcome = watch.poll_again({looks ? c.abort : c.failed, c.deadline});
+  const bool checked = outcome == Outcome::Done && looks && watch.polls % POLLS_PER_CHECK == 0;
   return checked && has_failed(c) ? Outcome::Aborted : outcome;
 }
 
 // Waits for a word of `source` in this rank's own memory; false after a failure, which is recorded. Beyond `limit` no
-// correct peer could be; READY_C must say what this rank's own round says. The caller fences.
+// correct peer could be; READY_C must say what this rank's own round says. It is an acquire.
 CAMPANILE_DEVICE bool await_word(const MoeCommon& c, bool watches, Phase phase, u32 source, Word word, u64 wanted,
                                  u64 limit) {
   const u64* at = word_of(c, c.rank, source, word);
   Outcome outcome = Outcome::Done;
   Watch watch;
   u64 seen;
-  while (!reached(seen = load_relaxed<Scope::System>(at), wanted)) {
+  while (!reached(seen = load_acquire_window(at), wanted)) {
     outcome = poll_again(c, watches, watch);
     if (outcome != Outcome::Done) break;
   }

@@ -229,9 +229,7 @@ CAMPANILE_DEVICE bool await_routes(const PushArguments& a, bool own_in_place, u6
     if (wrong == 0 && late == 0) break;
     Failure failure = Failure::Protocol;
     if (wrong == 0) {
-      // Any block may be the one that waits, so that each looks at the host's word, but seldom.
-      const Patience patience{(watch.polls + 1) % (64 * POLLS_PER_CHECK) == 0 ? c.abort : c.failed, c.deadline};
-      const u32 outcome = wave_shuffle(static_cast<u32>(watch.poll_again(patience)), 0);
+      const u32 outcome = wave_shuffle(static_cast<u32>(poll_again(c, false, watch)), 0);
       if (outcome == static_cast<u32>(Outcome::Done)) continue;
       failure = static_cast<Failure>(outcome);
     }
@@ -347,7 +345,7 @@ CAMPANILE_KERNEL(moe_push, 512, PushArguments, argument) {
     shared.taken_base = load(&a.state->taken_base);
     shared.units_base = load(&a.state->units_base);
     shared.own_in_place = sends ? in_place(a.results) : load(&a.state->own_in_place);
-    shared.ticket = take_ticket(c);
+    shared.ticket = take_ticket(c, grid_blocks());
     shared.stop = has_failed(c);
     const bool next = stage == static_cast<u32>(sends ? Stage::Dispatched : Stage::CombineSent);
     if (!shared.stop && (!next || tokens != dispatched || (sends && is_stale(a.results, epoch)))) {
@@ -363,5 +361,5 @@ CAMPANILE_KERNEL(moe_push, 512, PushArguments, argument) {
   }
   drain();
   block_barrier();
-  if (thread_index() == 0 && !shared.stop && finish(c) == grid_blocks() - 1 && !has_failed(c)) end_launch(a, shared);
+  if (thread_index() == 0 && !shared.stop && finish(c, grid_blocks(), Tickets::Taken) == grid_blocks() - 1 && !has_failed(c)) end_launch(a, shared);
 }

@@ -207,19 +207,21 @@ CAMPANILE_DEVICE u32 count_listed(const Number* list, u32 slots, Number mine) {
   return count;
 }
 
-// Vectors [from, to) of the sum of a list, whose start the lanes hold.
-template <Out OUT, class Number, class RowOf>
+// Vectors [from, to) of the sum of a list, whose start the lanes hold. DEPTH is for short parts: as many vectors of a row at
+// most are a lane's at once. Code that is jumped over costs time too.
+template <Out OUT, u32 DEPTH = 8, class Number, class RowOf>
 CAMPANILE_DEVICE void sum_list(const OutRow& out, const RowOf& row_of, const Number* list, u32 slots, Number mine,
                                RowPart part) {
+  constexpr u32 HALF = DEPTH > 4 ? 4 : DEPTH;
   const u32 from = part.from, to = part.to, count = count_listed(list, slots, mine);
   switch (count) {
     case 0:
       for (u32 i = from + lane(); i < to; i += WAVE) store_any<OUT>(out, i, Vec16{});
       break;
-    case 1: sum_listed<1, 8, OUT>(out, row_of, mine, from, to); break;
-    case 2: sum_listed<2, 8, OUT>(out, row_of, mine, from, to); break;
-    case 3: sum_listed<3, 4, OUT>(out, row_of, mine, from, to); break;
-    case 4: sum_listed<4, 4, OUT>(out, row_of, mine, from, to); break;
+    case 1: sum_listed<1, DEPTH, OUT>(out, row_of, mine, from, to); break;
+    case 2: sum_listed<2, DEPTH, OUT>(out, row_of, mine, from, to); break;
+    case 3: sum_listed<3, HALF, OUT>(out, row_of, mine, from, to); break;
+    case 4: sum_listed<4, HALF, OUT>(out, row_of, mine, from, to); break;
     default: sum_many<OUT>(out, row_of, list, count, from, to);
   }
 }

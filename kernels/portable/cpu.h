@@ -129,6 +129,7 @@ CAMPANILE_DEVICE void fence_acquire() {
   emulator_fence_acquire();
 }
 CAMPANILE_DEVICE void fence_release_window() { emulator_fence_release(); }
+CAMPANILE_DEVICE void fence_release_part() { emulator_fence_release(); }
 CAMPANILE_DEVICE void fence_acquire_window() { emulator_fence_acquire(); }
 CAMPANILE_DEVICE void fence_window() {
   emulator_fence_acquire();

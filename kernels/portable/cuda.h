@@ -130,6 +130,8 @@ CAMPANILE_DEVICE void fence_acquire() {
   fence_release<S>();
 }
 CAMPANILE_DEVICE void fence_release_window() { fence_release<Scope::System>(); }
+// Cumulative: the fence of the block that completes the release covers what is visible on this device.
+CAMPANILE_DEVICE void fence_release_part() { fence_release<Scope::Device>(); }
 CAMPANILE_DEVICE void fence_acquire_window() { fence_acquire<Scope::System>(); }
 CAMPANILE_DEVICE void fence_window() { fence_release<Scope::System>(); }
 CAMPANILE_DEVICE u64 load_acquire_window(const u64* p) { return load_acquire<Scope::System>(p); }

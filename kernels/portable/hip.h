@@ -86,6 +86,7 @@ CAMPANILE_DEVICE void fence_release_window() {
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
   asm volatile("s_waitcnt vmcnt(0)" ::: "memory");
 }
+CAMPANILE_DEVICE void fence_release_part() { fence_release_window(); }
 CAMPANILE_DEVICE void fence_acquire_window() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
   asm volatile("s_waitcnt vmcnt(0)" ::: "memory");

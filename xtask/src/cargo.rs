@@ -32,6 +32,16 @@ pub fn doc() -> anyhow::Result<()> {
     cargo(&["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "--deny warnings")])
 }
 
+/// Every case of the MoE kernels, in each type and layout, by pull and by push: `cargo test` runs a part of the layouts.
+pub fn grid() -> anyhow::Result<()> {
+    if let Err(error) = Command::new("c++").arg("--version").output() {
+        println!("NOT RUN: the grid in the emulator: c++ does not start ({error})");
+        return Ok(());
+    }
+    let moe_gpu = ["run", "--quiet", "--package", "campanile-moe", "--example", "moe_gpu", "--", "emulator", "check"];
+    ["32", "64"].into_iter().try_for_each(|wave| cargo(&[&moe_gpu[..], &["--wave", wave]].concat(), &[]))
+}
+
 /// The models, in a target folder of their own: the cfg rebuilds everything. Bounds and run times stand in the tests.
 pub fn loom() -> anyhow::Result<()> {
     let models = [("campanile-core", "doorbell_loom"), ("campanile-moe", "protocol_loom")];

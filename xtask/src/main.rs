@@ -43,6 +43,8 @@ enum Command {
         #[arg(long)]
         bless: bool,
     },
+    /// The whole grid of cases of the MoE kernels, in the emulator at both waves
+    Grid,
     /// The loom models of the doorbell queue and of the MoE protocol
     Loom,
 }
@@ -50,7 +52,7 @@ enum Command {
 /// A check: its name and what it runs.
 type Check = (&'static str, fn() -> anyhow::Result<()>);
 
-const CHECKS: [Check; 8] = [
+const CHECKS: [Check; 9] = [
     ("format", cargo::format),
     ("links", links::check),
     ("dependencies", dependencies::check),
@@ -58,6 +60,7 @@ const CHECKS: [Check; 8] = [
     ("lint", cargo::lint),
     ("doc", cargo::doc),
     ("kernels", kernels::check),
+    ("grid", cargo::grid),
     ("loom", cargo::loom),
 ];
 
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Links => Some("links"),
         Command::Kernels { bless: false } => Some("kernels"),
         Command::Kernels { bless: true } => return done("kernels --bless", kernels::bless()),
+        Command::Grid => Some("grid"),
         Command::Loom => Some("loom"),
     };
     run(name)

@@ -194,8 +194,6 @@ pub trait Calls: fmt::Debug + Send + Sync {
     unsafe fn event_destroy(&self, event: EventHandle) -> Result<()>;
     /// Records what the stream has been given so far.
     unsafe fn event_record(&self, event: EventHandle, stream: StreamHandle) -> Result<()>;
-    /// In a capture: records at each launch of the graph, as [`event_record`](Self::event_record) does without one.
-    unsafe fn event_record_launched(&self, event: EventHandle, stream: StreamHandle) -> Result<()>;
     /// Makes the stream wait for what was recorded.
     unsafe fn event_wait(&self, event: EventHandle, stream: StreamHandle) -> Result<()>;
     /// Waits, on the host, for what was recorded.

@@ -341,10 +341,6 @@ impl Calls for Emulator {
         self.streams.get(stream.raw)?.record(&self.events.get(event.0)?)
     }
 
-    unsafe fn event_record_launched(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
-        self.streams.get(stream.raw)?.record_launched(&self.events.get(event.0)?)
-    }
-
     unsafe fn event_wait(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         self.streams.get(stream.raw)?.wait_for(&self.events.get(event.0)?)
     }

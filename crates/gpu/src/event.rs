@@ -34,16 +34,6 @@ impl Event {
         unsafe { self.device.gpu().calls().event_record(self.handle, stream.handle()) }
     }
 
-    /// In a [`capture`](Stream::capture): the graph records the event here at each of its launches, so that parts of a graph
-    /// are timed.
-    ///
-    /// # Errors
-    /// Those of the call: the stream is not being captured, or the library is older than the call.
-    pub fn record_launched(&self, stream: &Stream) -> Result<(), CallError> {
-        // SAFETY: own handles.
-        unsafe { self.device.gpu().calls().event_record_launched(self.handle, stream.handle()) }
-    }
-
     /// Whether what was recorded is done; true before anything was.
     ///
     /// # Errors

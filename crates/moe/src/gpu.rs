@@ -26,6 +26,7 @@ mod memory;
 mod outputs;
 mod phases;
 mod push;
+mod schedule;
 mod watch;
 mod windows;
 
@@ -219,7 +220,7 @@ impl GpuMoe {
         let (sets, ranks) = (plan.config().sets as usize, plan.ranks);
         let mut moe = Self {
             device: device.clone(),
-            kernels: Kernels::new(device, plan.config(), [options.dispatch, options.combine], sharing, cache)?,
+            kernels: Kernels::new(device, &plan, [options.dispatch, options.combine], sharing, cache)?,
             state: State::new(device, &plan)?,
             push: match plan.config().combine {
                 MoeCombine::Push => Some(Push::new(device, &plan, options, sharing, cache)?),
@@ -252,7 +253,7 @@ impl GpuMoe {
 
     /// Geometry of dispatch and combine.
     pub fn grids(&self) -> [Grid; 2] {
-        [self.kernels.dispatch.grid(), self.push.as_ref().map_or(self.kernels.combine.grid(), Push::grid)]
+        [self.kernels.sending().grid(), self.push.as_ref().map_or(self.kernels.combine.grid(), Push::grid)]
     }
 
     /// Sends this rank's tokens on `set` and takes in what the others send: one launch. When it is done, the rows stand in
@@ -310,7 +311,7 @@ impl GpuMoe {
             receivers: self.receivers(),
         };
         // SAFETY: own memory, and the caller's promise for the tokens.
-        unsafe { self.kernels.dispatch.launch(stream, &argument)? };
+        unsafe { self.kernels.sending().launch(stream, &argument)? };
         Ok(())
     }
 

@@ -19,13 +19,17 @@ const RUNTIME: &str = "emulator/runtime.cpp";
 const RUNTIME_OBJECT: &str = "runtime.o";
 const MODULE: &str = "module.so";
 
+/// The last object of the runtime that this process has built, and of what: every emulated machine has the same.
+static RUNTIME_BUILT: Mutex<Option<(RuntimeKey, Vec<u8>)>> = Mutex::new(None);
+
+/// Program and version of the compiler, and the runtime's source.
+type RuntimeKey = [String; 3];
+
 /// A C++ compiler that answered.
 #[derive(Debug)]
 pub(super) struct Compiler {
     program: String,
     version: String,
-    /// The runtime's source and object, once it was built.
-    runtime: Mutex<Option<(String, Vec<u8>)>>,
 }
 
 impl Compiler {
@@ -41,7 +45,7 @@ impl Compiler {
         }
         let text = String::from_utf8_lossy(&output.stdout);
         let version = text.lines().next().unwrap_or_default().to_owned();
-        Ok(Self { program: program.to_owned(), version, runtime: Mutex::default() })
+        Ok(Self { program: program.to_owned(), version })
     }
 
     pub(super) fn version(&self) -> &str {
@@ -73,10 +77,11 @@ impl Compiler {
 
     /// The object of the runtime, which is the same for every kernel, and takes longer than most of them.
     fn runtime(&self, source: &Source, folder: &Path) -> Result<Vec<u8>, CompileError> {
-        let text = source.headers().iter().find(|(name, _)| name == RUNTIME).map_or("", |(_, text)| text);
+        let text = source.headers().iter().find(|(name, _)| name == RUNTIME).map_or("", |(_, text)| text.as_str());
+        let key = [&self.program, &self.version, text].map(str::to_owned);
         // Nothing panics while it is held.
-        let mut built = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, object)) = built.as_ref().filter(|(of, _)| of == text) {
+        let mut built = RUNTIME_BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, object)) = built.as_ref().filter(|(of, _)| *of == key) {
             return Ok(object.clone());
         }
         let options = [COMMON, &["-c"]].concat();
@@ -89,7 +94,7 @@ impl Compiler {
             });
         }
         let object = read(folder, RUNTIME_OBJECT)?;
-        *built = Some((text.to_owned(), object.clone()));
+        *built = Some((key, object.clone()));
         Ok(object)
     }
 

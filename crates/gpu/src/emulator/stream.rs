@@ -9,7 +9,7 @@ use std::time::Instant;
 use campanile_host::wait::{SpinPolicy, Step, Waiter};
 
 use super::module::Kernel;
-use super::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, failed};
+use super::{CAPTURE_INVALIDATED, CAPTURE_UNSUPPORTED, NOT_READY, OUT_OF_MEMORY, failed};
 use crate::CallError;
 use crate::calls::{Address, Grid, Result};
 
@@ -102,16 +102,6 @@ impl Stream {
 
     pub(super) fn record(&self, event: &Arc<Event>) -> Result<()> {
         let record = event.next_record(self.capture());
-        self.give(Task::Record { event: event.clone(), record })
-    }
-
-    /// As `record`, in a capture: a graph's task records whenever it is done.
-    pub(super) fn record_launched(&self, event: &Arc<Event>) -> Result<()> {
-        if self.capture().is_none() {
-            let text = "the stream is not being captured";
-            return Err(failed("event_record_launched", String::new(), INVALID_VALUE, text));
-        }
-        let record = event.next_record(None);
         self.give(Task::Record { event: event.clone(), record })
     }
 

@@ -10,9 +10,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
 use super::numbers::{
-    self, CAPTURE_THREAD_LOCAL, COPY_DEFAULT, CUDA_MAX_DYNAMIC_SHARED, EVENT_RECORD_EXTERNAL, HIP_FINE,
-    HIP_HOST_COHERENT, HIP_IMPORTS_BY_VALUE, HIP_UNCACHED, HOST_PORTABLE_MAPPED, IPC_LAZY_PEER_ACCESS, LOCATION_DEVICE,
-    NON_BLOCKING, PEER_ACCESS_ALREADY_ENABLED, POSIX_FD, READ_WRITE, RECOMMENDED, WAIT_GREATER_OR_EQUAL,
+    self, CAPTURE_THREAD_LOCAL, COPY_DEFAULT, CUDA_MAX_DYNAMIC_SHARED, HIP_FINE, HIP_HOST_COHERENT,
+    HIP_IMPORTS_BY_VALUE, HIP_UNCACHED, HOST_PORTABLE_MAPPED, IPC_LAZY_PEER_ACCESS, LOCATION_DEVICE, NON_BLOCKING,
+    PEER_ACCESS_ALREADY_ENABLED, POSIX_FD, READ_WRITE, RECOMMENDED, WAIT_GREATER_OR_EQUAL,
 };
 use super::table::{AccessDescription, Location};
 use super::{Dialect, Vendor, base_options, hip_version};
@@ -270,11 +270,6 @@ impl Calls for Vendor {
     unsafe fn event_record(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         self.enter(stream.device)?;
         unsafe { self.driver.event_record(event, stream.raw) }
-    }
-
-    unsafe fn event_record_launched(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
-        self.enter(stream.device)?;
-        unsafe { self.driver.event_record_flags(event, stream.raw, EVENT_RECORD_EXTERNAL) }
     }
 
     unsafe fn event_wait(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {

@@ -50,8 +50,6 @@ pub(super) const COPY_DEFAULT: c_int = 4;
 pub(super) const NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`, `hipStreamCaptureModeThreadLocal`: other threads stay free to allocate.
 pub(super) const CAPTURE_THREAD_LOCAL: c_int = 1;
-/// `CU_EVENT_RECORD_EXTERNAL`, `hipEventRecordExternal` (of a later header than the others: 7.x).
-pub(super) const EVENT_RECORD_EXTERNAL: c_uint = 1;
 /// `CU_STREAM_WAIT_VALUE_GEQ`, which compares as on a circle; `hipStreamWaitValueGte`, which does not (the device library
 /// of ROCm compares unsigned numbers).
 pub(super) const WAIT_GREATER_OR_EQUAL: c_uint = 0;
@@ -138,7 +136,6 @@ mod tests {
             ("hipMemcpyDefault", 4, COPY_DEFAULT.into()),
             ("hipStreamNonBlocking", 0x1, NON_BLOCKING.into()),
             ("hipStreamCaptureModeThreadLocal", 1, CAPTURE_THREAD_LOCAL.into()),
-            ("hipEventRecordExternal", 0x01, EVENT_RECORD_EXTERNAL.into()),
             ("hipStreamWaitValueGte", 0x0, WAIT_GREATER_OR_EQUAL.into()),
         ];
         for (name, header, ours) in of_the_header {

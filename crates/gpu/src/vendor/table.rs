@@ -188,8 +188,6 @@ table! {
     event_create: "cuEventCreate" | "hipEventCreateWithFlags" (event: *mut EventHandle, flags: c_uint);
     event_destroy: "cuEventDestroy_v2" | "hipEventDestroy" (event: EventHandle);
     event_record: "cuEventRecord" | "hipEventRecord" (event: EventHandle, stream: usize);
-    event_record_flags: "cuEventRecordWithFlags" | "hipEventRecordWithFlags"
-        (event: EventHandle, stream: usize, flags: c_uint);
     event_wait: "cuStreamWaitEvent" | "hipStreamWaitEvent" (stream: usize, event: EventHandle, flags: c_uint);
     event_synchronize: "cuEventSynchronize" | "hipEventSynchronize" (event: EventHandle);
     event_query: "cuEventQuery" | "hipEventQuery" (event: EventHandle);

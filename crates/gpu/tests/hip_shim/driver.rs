@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 use campanile_gpu::Coherence;
 use campanile_gpu::calls::{
     AllocationHandle, Attribute, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, Grid, IpcBytes,
-    ModuleHandle, StreamHandle,
+    ModuleHandle,
 };
 
 use crate::{
@@ -27,7 +27,6 @@ const LOCATION_TYPE_DEVICE: c_int = 1;
 const HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 0x1;
 const ACCESS_PROT_READ_WRITE: c_int = 3;
 const STREAM_NON_BLOCKING: c_uint = 0x1;
-const EVENT_RECORD_EXTERNAL: c_uint = 0x01;
 const STREAM_CAPTURE_MODE_THREAD_LOCAL: c_int = 1;
 const STREAM_WAIT_VALUE_GTE: c_uint = 0x0;
 const MEMCPY_DEFAULT: c_int = 4;
@@ -63,13 +62,6 @@ static GLOBALS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// The device of each event: HIP records it on streams of that device only.
 static EVENTS: Mutex<Option<HashMap<usize, u32>>> = Mutex::new(None);
-
-/// The stream, which an event is recorded on.
-fn stream_of(raw: usize, event: EventHandle) -> Result<StreamHandle> {
-    let stream = stream(raw)?;
-    let of = locked(&EVENTS)?.get_or_insert_default().get(&event.0).copied();
-    if of == Some(stream.device) { Ok(stream) } else { Err(Failure::Code(INVALID_HANDLE)) }
-}
 
 fn locked<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
     mutex.lock().map_err(|_| Failure::Code(UNKNOWN))
@@ -259,10 +251,13 @@ exports! {
         calls()?.event_destroy(event)?;
         locked(&EVENTS)?.get_or_insert_default().remove(&event.0);
     }
-    fn hipEventRecord(event: EventHandle, raw: usize) { calls()?.event_record(event, stream_of(raw, event)?)? }
-    fn hipEventRecordWithFlags(event: EventHandle, raw: usize, flags: c_uint) {
-        require(flags == EVENT_RECORD_EXTERNAL)?;
-        calls()?.event_record_launched(event, stream_of(raw, event)?)?
+    fn hipEventRecord(event: EventHandle, raw: usize) {
+        let stream = stream(raw)?;
+        let of = locked(&EVENTS)?.get_or_insert_default().get(&event.0).copied();
+        if of != Some(stream.device) {
+            return Err(Failure::Code(INVALID_HANDLE));
+        }
+        calls()?.event_record(event, stream)?
     }
     fn hipStreamWaitEvent(raw: usize, event: EventHandle, flags: c_uint) {
         require(flags == 0)?;

@@ -1,16 +1,17 @@
 //! Times of dispatch and combine, with the link's limit from the same run.
 //!
 //! `dispatch` and `combine` are one launch each between two events of a stream, behind a round that was launched just
-//! before, so that the launch itself is hidden where the kernel is long. `pair` is a round of a graph of ten, `released`
-//! the same with a release in combine's place. `in graph` is a dispatch and a combine of such a graph, between events that
-//! the graph records, which cost it something. Medians over iterations, the slowest rank. Results come back by pull or by
+//! before, so that the launch itself is hidden where the kernel is long. `pair` is a round of a graph of ten, `in graph`
+//! a dispatch and a combine of such a graph, between stamps, less what a stamp takes. Medians over iterations, the slowest rank. Results come back by pull or by
 //! push, which has arms for the number of blocks that send.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use campanile_core::MoeCombine;
-use campanile_gpu::{Cache, CallError, Coherence, Compile, Device, Graph, Grid, Pins, Plan, Residency, Source, Stream};
+use campanile_gpu::{
+    Cache, CallError, Coherence, Compile, Device, Graph, Grid, Pins, Plan, Residency, Source, Stamps, Stream,
+};
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile_moe::model::{compare, solve};
@@ -91,7 +92,6 @@ struct Times {
     dispatch: f64,
     combine: f64,
     pair: f64,
-    released: f64,
     /// A dispatch and a combine of a graph of rounds.
     in_graph: [f64; 2],
 }
@@ -102,6 +102,7 @@ pub fn run(
     sharing: u32,
     options: &GpuMoeOptions,
     cache: &Cache,
+    counts: &[usize],
     small: bool,
     by: MoeCombine,
 ) -> Result<()> {
@@ -111,10 +112,10 @@ pub fn run(
     println!("link, all ranks at once: peer stores {stores:.0} GB/s, peer loads {loads:.0} GB/s a GPU");
     let hidden = if small { 64 } else { 7168 };
     println!(
-        "{:>6} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>15} {:>14}",
-        "tokens", "type", "dispatch", "combine", "dispatch", "combine", "pair", "released", "in graph", "GB/s of limit"
+        "{:>6} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>15} {:>14}",
+        "tokens", "type", "dispatch", "combine", "dispatch", "combine", "pair", "in graph", "GB/s of limit"
     );
-    for tokens in if small { vec![16, 1] } else { vec![4096, 128, 1] } {
+    for &tokens in counts {
         for (dtype, quantize) in [(DType::F8E4M3, false), (DType::F8E4M3, true), (DType::BF16, false)] {
             let shape = Shape { tokens, hidden, dtype, quantize };
             let problem = shape.problem(ranks);
@@ -126,7 +127,7 @@ pub fn run(
                 if number == 0 {
                     verify(&operations, &parts, &problem)?;
                 }
-                let times = time(&operations, &parts, small)?;
+                let times = time(&operations, &parts, cache, small)?;
                 let bytes = |row: usize| -> f64 {
                     let wire = (0..ranks).map(|rank| crossing(&problem, rank) * row);
                     wire.max().unwrap_or(0) as f64
@@ -139,14 +140,13 @@ pub fn run(
                 let grid = |grid: Grid| format!("{}x{}", grid.blocks, grid.threads);
                 let senders = options.senders.map_or_else(String::new, |senders| format!(" {senders} send"));
                 println!(
-                    "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>7.1} {:>7.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%{senders}",
+                    "{tokens:>6} {:>8} {:>9} {:>9} {:>9.1} {:>9.1} {:>9.1} {:>7.1} {:>7.1} {:>6.0} {:>3.0}% {:>4.0} {:>3.0}%{senders}",
                     if quantize { "to fp8" } else { dtype.name() },
                     grid(dispatch),
                     grid(combine),
                     times.dispatch,
                     times.combine,
                     times.pair,
-                    times.released,
                     times.in_graph[0],
                     times.in_graph[1],
                     out,
@@ -159,7 +159,6 @@ pub fn run(
                     "dtype": dtype.name(), "quantize": quantize, "combine": by.to_string(), "senders": options.senders,
                     "dispatch_grid": grid(dispatch), "combine_grid": grid(combine),
                     "dispatch_us": times.dispatch, "combine_us": times.combine, "pair_graph_us": times.pair,
-                    "released_graph_us": times.released,
                     "in_graph_us": times.in_graph, "dispatch_wire_gbs": out, "combine_wire_gbs": back,
                 }));
             }
@@ -293,13 +292,13 @@ impl Meeting {
     }
 }
 
-fn time(operations: &[GpuMoe], parts: &[DeviceProblem], small: bool) -> Result<Times> {
+fn time(operations: &[GpuMoe], parts: &[DeviceProblem], cache: &Cache, small: bool) -> Result<Times> {
     let meeting = Meeting::new(operations.len());
     let all = std::thread::scope(|scope| {
         let threads: Vec<_> = operations
             .iter()
             .zip(parts)
-            .map(|(moe, part)| scope.spawn(|| time_rank(moe, part, &meeting, if small { 4 } else { 40 })))
+            .map(|(moe, part)| scope.spawn(|| time_rank(moe, part, cache, &meeting, if small { 4 } else { 40 })))
             .collect();
         threads.into_iter().map(|thread| thread.join().map_err(|_| "a rank panicked")?).collect::<Result<Vec<_>>>()
     })?;
@@ -308,53 +307,40 @@ fn time(operations: &[GpuMoe], parts: &[DeviceProblem], small: bool) -> Result<T
         dispatch: slowest(|times| times.dispatch),
         combine: slowest(|times| times.combine),
         pair: slowest(|times| times.pair),
-        released: slowest(|times| times.released),
         in_graph: [slowest(|times| times.in_graph[0]), slowest(|times| times.in_graph[1])],
     })
 }
 
-fn time_rank(moe: &GpuMoe, part: &DeviceProblem, meeting: &Meeting, iterations: usize) -> Result<Times> {
+fn time_rank(moe: &GpuMoe, part: &DeviceProblem, cache: &Cache, meeting: &Meeting, iterations: usize) -> Result<Times> {
     let stream = &part.stream;
     let events = (0..3).map(|_| moe.device().event()).collect::<std::result::Result<Vec<_>, _>>()?;
     // SAFETY: the part outlives its stream's work, which is waited for in every iteration.
     let dispatch = || unsafe { moe.dispatch(SET, stream, &part.tokens) };
     // SAFETY: as above.
     let combine = || unsafe { moe.combine(SET, stream, &part.out) };
-    // SAFETY: as above.
-    let release = || unsafe { moe.release(SET, stream) };
-    let capture = |second: &dyn Fn() -> std::result::Result<(), GpuMoeError>| -> Result<Graph> {
-        let captured = stream.capture(|_| {
-            for _ in 0..ROUNDS {
-                dispatch().and_then(|()| second()).map_err(|error| CallError::Unsupported {
-                    backend: moe.device().gpu().backend(),
-                    what: "capture a round".to_owned(),
-                    reason: error.to_string(),
-                })?;
-            }
-            Ok(())
-        });
-        Ok(captured?)
-    };
-    let pairs = capture(&combine)?;
-    let released = capture(&release)?;
-    let stamps = (0..=2 * ROUNDS).map(|_| moe.device().event()).collect::<std::result::Result<Vec<_>, _>>()?;
-    let stamped = stream.capture(|_| {
+    let stamps = Stamps::new(moe.device(), 2 * ROUNDS + 1, cache)?;
+    let capture = |stamped: bool| -> Result<Graph> {
+        let stamp = |number| if stamped { stamps.stamp(stream, number) } else { Ok(()) };
         let unsupported = |error: GpuMoeError| CallError::Unsupported {
             backend: moe.device().gpu().backend(),
             what: "capture a round".to_owned(),
             reason: error.to_string(),
         };
-        stamps[0].record_launched(stream)?;
-        for stamps in stamps[1..].chunks_exact(2) {
-            dispatch().map_err(unsupported)?;
-            stamps[0].record_launched(stream)?;
-            combine().map_err(unsupported)?;
-            stamps[1].record_launched(stream)?;
-        }
-        Ok(())
-    })?;
-    let mut stamped_times = [vec![], vec![]];
-    let (mut dispatches, mut combines, mut pair_times, mut released_times) = (vec![], vec![], vec![], vec![]);
+        let captured = stream.capture(|_| {
+            stamp(0)?;
+            for round in 0..ROUNDS {
+                dispatch().map_err(unsupported)?;
+                stamp(2 * round + 1)?;
+                combine().map_err(unsupported)?;
+                stamp(2 * round + 2)?;
+            }
+            Ok(())
+        });
+        Ok(captured?)
+    };
+    let (pairs, stamped) = (capture(false)?, capture(true)?);
+    let overhead = stamps.overhead(stream)?.as_secs_f64();
+    let (mut dispatches, mut combines, mut pair_times, mut in_graph) = (vec![], vec![], vec![], [vec![], vec![]]);
     for _ in 0..iterations {
         meeting.meet()?;
         dispatch()?;
@@ -368,32 +354,29 @@ fn time_rank(moe: &GpuMoe, part: &DeviceProblem, meeting: &Meeting, iterations: 
         moe.check()?;
         dispatches.push(events[1].since(&events[0])?.as_secs_f64() * 1e6);
         combines.push(events[2].since(&events[1])?.as_secs_f64() * 1e6);
-        for (graph, times) in [(&pairs, &mut pair_times), (&released, &mut released_times)] {
-            meeting.meet()?;
-            events[0].record(stream)?;
-            // SAFETY: as above.
-            unsafe { graph.launch(stream)? };
-            events[1].record(stream)?;
-            events[1].synchronize(PATIENCE)?;
-            moe.check()?;
-            times.push(events[1].since(&events[0])?.as_secs_f64() * 1e6 / ROUNDS as f64);
-        }
+        meeting.meet()?;
+        events[0].record(stream)?;
+        // SAFETY: as above.
+        unsafe { pairs.launch(stream)? };
+        events[1].record(stream)?;
+        events[1].synchronize(PATIENCE)?;
+        moe.check()?;
+        pair_times.push(events[1].since(&events[0])?.as_secs_f64() * 1e6 / ROUNDS as f64);
         meeting.meet()?;
         // SAFETY: as above.
         unsafe { stamped.launch(stream)? };
         moe.finish(stream, PATIENCE)?;
-        for (phase, times) in stamped_times.iter_mut().enumerate() {
-            let spans = stamps[phase..].windows(2).step_by(2);
-            let sum = spans.map(|pair| Ok(pair[1].since(&pair[0])?.as_secs_f64() * 1e6)).sum::<Result<f64>>()?;
-            times.push(sum / ROUNDS as f64);
+        let spans = stamps.spans(stream)?;
+        for (phase, times) in in_graph.iter_mut().enumerate() {
+            let sum: f64 = spans[phase..].iter().step_by(2).map(|span| span.as_secs_f64() - overhead).sum();
+            times.push(sum * 1e6 / ROUNDS as f64);
         }
     }
     Ok(Times {
         dispatch: median(dispatches),
         combine: median(combines),
         pair: median(pair_times),
-        released: median(released_times),
-        in_graph: stamped_times.map(median),
+        in_graph: in_graph.map(median),
     })
 }
 

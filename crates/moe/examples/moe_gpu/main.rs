@@ -29,7 +29,7 @@ use campanile_moe::gpu::GpuMoeOptions;
 use case::{Case, Result};
 
 const USAGE: &str = "a backend is needed: cuda, hip or emulator; then check, bench, push, layouts, soak or nothing; \
-                     then --ranks, --rounds, --receivers with a number each";
+                     then --ranks, --rounds, --receivers, --tokens, or --wave of the emulator, with a number each";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -51,6 +51,8 @@ struct Job {
     ranks: Option<usize>,
     rounds: Option<usize>,
     receivers: Option<u32>,
+    tokens: Option<usize>,
+    wave: Option<u32>,
 }
 
 impl Job {
@@ -67,7 +69,9 @@ impl Job {
             match argument {
                 "--ranks" => job.ranks = Some(number.ok_or(USAGE)?),
                 "--rounds" => job.rounds = Some(number.ok_or(USAGE)?),
+                "--tokens" => job.tokens = Some(number.ok_or(USAGE)?),
                 "--receivers" => job.receivers = Some(number.ok_or(USAGE)? as u32),
+                "--wave" => job.wave = Some(number.ok_or(USAGE)? as u32),
                 _ => return Err(USAGE.into()),
             }
         }
@@ -79,7 +83,10 @@ impl Job {
         let gpu = match self.backend.as_str() {
             "cuda" => Gpu::open(Backend::Cuda, &settings)?,
             "hip" => Gpu::open(Backend::Hip, &settings)?,
-            "emulator" => Gpu::emulator(Emulation { devices: 2, wave: 32, ..Emulation::default() }, &settings)?,
+            "emulator" => {
+                let wave = self.wave.unwrap_or(32);
+                Gpu::emulator(Emulation { devices: 2, wave, ..Emulation::default() }, &settings)?
+            }
             other => return Err(format!("backend {other:?}; allowed are cuda, hip and emulator").into()),
         };
         let devices = gpu.devices()?;
@@ -94,10 +101,15 @@ impl Job {
         let blocks = (devices[0].multiprocessors() / sharing).clamp(1, 16);
         let pins = Pins { blocks: Some(blocks), threads: Some(256), shared_bytes: None };
         let few = GpuMoeOptions { dispatch: pins, combine: pins, ..options };
+        let counts = match self.tokens {
+            Some(tokens) => vec![tokens],
+            None if small => vec![16, 1],
+            None => vec![4096, 128, 16, 1],
+        };
         match self.arm.as_deref() {
             Some("check") => check_grid(&devices, &cache),
-            Some("bench") => bench::run(&ranks, sharing, &options, &cache, small, MoeCombine::Pull),
-            Some("push") => bench::run(&ranks, sharing, &options, &cache, small, MoeCombine::Push),
+            Some("bench") => bench::run(&ranks, sharing, &options, &cache, &counts, small, MoeCombine::Pull),
+            Some("push") => bench::run(&ranks, sharing, &options, &cache, &counts, small, MoeCombine::Push),
             Some("layouts") => layouts::run(&ranks, if sharing > 1 { &few } else { &options }, &cache, small),
             Some("soak") => {
                 let rounds = self.rounds.unwrap_or(if small { 20 } else { 100_000 });
@@ -109,7 +121,7 @@ impl Job {
             }
             _ => {
                 check_grid(&devices, &cache)?;
-                bench::run(&ranks, sharing, &options, &cache, small, MoeCombine::Pull)
+                bench::run(&ranks, sharing, &options, &cache, &counts, small, MoeCombine::Pull)
             }
         }
     }

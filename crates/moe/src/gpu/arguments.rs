@@ -186,6 +186,6 @@ pub(super) const PUSH_STATE_BYTES: usize = 40;
 /// `PushLane`.
 pub(super) const PUSH_LANE_BYTES: usize = 16;
 /// `MoeState`.
-pub(super) const STATE_BYTES: usize = 40;
+pub(super) const STATE_BYTES: usize = 48;
 /// `MoeRecord`, and the abort word behind it.
 pub(super) const RECORD_BYTES: usize = 40;

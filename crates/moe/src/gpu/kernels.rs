@@ -4,6 +4,7 @@ use campanile_gpu::{Cache, Compile, Device, GeometryTable, Grid, Module, Pins, P
 
 use super::GpuMoeError;
 use super::arguments::{Arrange, Combine, Dispatch, Outputs, Push, Release, Scale, ScaleArranged};
+use super::schedule::Schedule;
 use crate::{DType, MoeConfig};
 
 /// Which geometry each operation has on each target.
@@ -18,6 +19,8 @@ fn source(name: &str) -> Source {
     let text = match name {
         "dispatch" => include_str!("../../../../kernels/moe/dispatch.cpp"),
         "combine" => include_str!("../../../../kernels/moe/combine.cpp"),
+        "dispatch_low_latency" => include_str!("../../../../kernels/moe/dispatch_low_latency.cpp"),
+        "combine_low_latency" => include_str!("../../../../kernels/moe/combine_low_latency.cpp"),
         "release" => include_str!("../../../../kernels/moe/release.cpp"),
         "arrange" => include_str!("../../../../kernels/moe/arrange.cpp"),
         "push" => include_str!("../../../../kernels/moe/push.cpp"),
@@ -26,6 +29,8 @@ fn source(name: &str) -> Source {
     };
     Source::new(format!("moe/{name}.cpp"), text)
         .with_header("moe/layout.h", include_str!("../../../../kernels/moe/layout.h"))
+        .with_header("moe/dispatch.h", include_str!("../../../../kernels/moe/dispatch.h"))
+        .with_header("moe/combine.h", include_str!("../../../../kernels/moe/combine.h"))
         .with_header("moe/number.h", include_str!("../../../../kernels/moe/number.h"))
         .with_header("moe/results.h", include_str!("../../../../kernels/moe/results.h"))
         .with_header("moe/sum.h", include_str!("../../../../kernels/moe/sum.h"))
@@ -75,6 +80,8 @@ fn geometry(
 pub(super) struct Kernels {
     pub(super) dispatch: Plan<Dispatch>,
     pub(super) combine: Plan<Combine>,
+    /// Instead of `dispatch`, where it also sends.
+    pub(super) quick_dispatch: Option<Plan<Dispatch>>,
     pub(super) outputs: Plan<Outputs>,
     pub(super) release: Plan<Release>,
     pub(super) scale: Plan<Scale>,
@@ -85,16 +92,18 @@ impl Kernels {
     /// Compiles and loads them; the pins are those of dispatch and combine. `sharing` ranks have the device.
     pub(super) fn new(
         device: &Device,
-        config: &MoeConfig,
+        plan: &crate::Plan,
         [dispatch, combine]: [Pins; 2],
         sharing: usize,
         cache: &Cache,
     ) -> Result<Self, GpuMoeError> {
+        let (config, schedule) = (plan.config(), Schedule::of(plan)?);
         let load = |name: &str, compile: Compile| -> Result<Module, GpuMoeError> {
             Ok(device.compile(&source(name), &compile, cache)?)
         };
         let grid = |name: &str, pins| geometry(device, config, name, pins, sharing);
-        let combine_module = load("combine", of_combine_type(config))?;
+        let combine_name = if schedule.combine { "combine_low_latency" } else { "combine" };
+        let combine_module = load(combine_name, of_combine_type(config))?;
         let plain = Compile::default;
         let quantizing = match config.quantize {
             true => plain().define("CAMPANILE_MOE_QUANTIZE", type_number(config.dtype)),
@@ -109,7 +118,21 @@ impl Kernels {
                 grid("dispatch", dispatch)?,
                 Residency::Any,
             )?,
-            combine: Plan::new(&combine_module, "moe_combine", grid("combine", combine)?, Residency::Any)?,
+            combine: Plan::new(
+                &combine_module,
+                &format!("moe_{combine_name}"),
+                grid(combine_name, combine)?,
+                Residency::Any,
+            )?,
+            quick_dispatch: match schedule.dispatch {
+                false => None,
+                true => Some(Plan::new(
+                    &load("dispatch_low_latency", plain())?,
+                    "moe_dispatch_low_latency",
+                    grid("dispatch_low_latency", dispatch)?,
+                    Residency::Any,
+                )?),
+            },
             outputs: Plan::new(
                 &load("outputs", of_combine_type(config))?,
                 "moe_outputs",
@@ -125,6 +148,11 @@ impl Kernels {
             scale: Plan::new(&scale, "moe_scale", grid("scale", Pins::default())?, Residency::Any)?,
             scale_arranged: Plan::new(&scale, "moe_scale_arranged", grid("scale", Pins::default())?, Residency::Any)?,
         })
+    }
+
+    /// The plan of a dispatch that sends.
+    pub(super) fn sending(&self) -> &Plan<Dispatch> {
+        self.quick_dispatch.as_ref().unwrap_or(&self.dispatch)
     }
 
     /// The plan of combine by push, with the geometry of combine.

@@ -172,11 +172,19 @@ impl Bounce {
     }
 }
 
+/// After so many bytes a pattern begins anew: a prime, which no transport cuts its operations by.
+const PERIOD: usize = 65_521;
+
 /// Bytes that differ from place to place and from number to number.
 pub(super) fn pattern(number: u64, bytes: usize) -> Vec<u8> {
     let word = |at: u64| (number << 32 | at).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    let mut pattern = vec![0; bytes.next_multiple_of(8)];
-    pattern.chunks_exact_mut(8).zip(0..).for_each(|(chunk, at)| chunk.copy_from_slice(&word(at).to_le_bytes()));
-    pattern.truncate(bytes);
+    let once = bytes.min(PERIOD);
+    let mut pattern = Vec::with_capacity(bytes.next_multiple_of(8));
+    (0..once.div_ceil(8) as u64).for_each(|at| pattern.extend_from_slice(&word(at).to_le_bytes()));
+    pattern.truncate(once);
+    while pattern.len() < bytes {
+        // A whole number of periods, or the rest.
+        pattern.extend_from_within(..(bytes - pattern.len()).min(pattern.len()));
+    }
     pattern
 }

@@ -1,83 +1,13 @@
-//! The operation on GPUs, in the emulator: the same bits as the model on a grid of cases, at waves 32 and 64; deadlines,
-//! aborts and misuse.
-
-#[allow(dead_code, reason = "this test uses a part")]
-#[path = "../examples/moe_gpu/case.rs"]
-mod case;
-mod emulated;
+//! Every wait ends by its deadline or by an abort, and names whom it was for; what is no round is refused.
 
 use std::time::Duration;
 
-use campanile_gpu::Pins;
 use campanile_moe::gpu::exchange::DeviceProblem;
 use campanile_moe::gpu::{Failure, FailureKind, GpuMoe, GpuMoeOptions};
 use campanile_moe::protocol::{Epoch, Phase, Set, TaggedWord, Word};
 
-use case::{Case, PATIENCE};
-use emulated::{cache, devices, failure, pair};
-
-/// Every case at both waves, with few ranks.
-fn grid(wave: u32, ranks: usize) {
-    let Some(devices) = devices(ranks, wave, u64::from(wave)) else { return };
-    for case in Case::all(ranks) {
-        case.check(&devices, &GpuMoeOptions::default(), &cache(), 2).unwrap();
-    }
-}
-
-#[test]
-fn grid_of_two_ranks_wave_32() {
-    grid(32, 2);
-}
-
-#[test]
-fn grid_of_three_ranks_wave_64() {
-    grid(64, 3);
-}
-
-#[test]
-fn one_rank_and_eight() {
-    for (ranks, wave) in [(1, 32), (8, 64), (5, 32)] {
-        let Some(devices) = devices(ranks, wave, 3) else { return };
-        let cases = Case::all(ranks);
-        for case in [&cases[0], &cases[1], &cases[5], &cases[10]] {
-            case.check(&devices, &GpuMoeOptions::default(), &cache(), 2).unwrap();
-        }
-    }
-}
-
-/// More ranks than are looked at at a time, one emulated device being several ranks.
-#[test]
-fn more_than_a_group_of_ranks() {
-    let Some(devices) = devices(4, 32, 0) else { return };
-    let ranks = 66;
-    let devices: Vec<_> = (0..ranks).map(|rank| devices[rank % 4].clone()).collect();
-    let mut tokens = vec![0; ranks];
-    (tokens[0], tokens[65]) = (12, 5);
-    let case = Case { topk: 8, experts: 70, hidden: 16, ..Case::new(&tokens) };
-    let pins = Pins { blocks: Some(1), threads: Some(64), shared_bytes: None };
-    let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
-    case.check(&devices, &options, &cache(), 1).unwrap();
-}
-
-/// Six rounds on two sets, across the wrap of the epoch.
-#[test]
-fn epochs_wrap() {
-    let Some(devices) = devices(2, 32, 0) else { return };
-    let options = GpuMoeOptions { first: Epoch(u32::MAX), ..GpuMoeOptions::default() };
-    Case::new(&[5, 9]).check(&devices, &options, &cache(), 6).unwrap();
-}
-
-/// Any geometry gives the same bits.
-#[test]
-fn geometry_is_free() {
-    let Some(devices) = devices(2, 32, 9) else { return };
-    for (blocks, threads) in [(1, 32), (7, 64), (2, 256)] {
-        let pins = Pins { blocks: Some(blocks), threads: Some(threads), shared_bytes: None };
-        let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
-        let case = Case { hidden: 1200, ..Case::new(&[40, 3]) };
-        case.check(&devices, &options, &cache(), 2).unwrap();
-    }
-}
+use crate::case::PATIENCE;
+use crate::emulated::{failure, pair};
 
 /// Every word that this rank has in the window of rank 1, as bytes.
 fn words_at(moe: &GpuMoe, part: &DeviceProblem) -> Vec<u8> {

@@ -1,10 +1,4 @@
-//! Masks and generations on GPUs, in the emulator: survivors have the bits of the model in which the slots of masked ranks
-//! are −1.
-
-#[allow(dead_code, reason = "this test uses a part")]
-#[path = "../examples/moe_gpu/case.rs"]
-mod case;
-mod emulated;
+//! Masks and generations: survivors have the bits of the model in which the slots of masked ranks are −1.
 
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
@@ -16,8 +10,8 @@ use campanile_moe::model::{compare, solve};
 use campanile_moe::protocol::{Epoch, Set};
 use campanile_moe::{Problem, RankInput, Solution};
 
-use case::{Case, PATIENCE};
-use emulated::{cache, devices, failure};
+use crate::case::{Case, PATIENCE};
+use crate::emulated::{cache, devices, failure};
 
 /// The problem without the masked ranks: they bring nothing, and their experts get nothing.
 fn without(problem: &Problem, active: &[bool]) -> Problem {

@@ -1,17 +1,12 @@
-//! The payload types of the operation on GPUs, in the emulator: FP8 FNUZ, FP4, and bf16 quantised inside dispatch, at waves
-//! 32 and 64, bit for bit as the model, which the host engine is held against too.
-
-#[allow(dead_code, reason = "this test uses a part")]
-#[path = "../examples/moe_gpu/case.rs"]
-mod case;
-mod emulated;
+//! Payload types: FP8 FNUZ, FP4, and bf16 quantised inside dispatch, bit for bit as the model, which the host engine is held
+//! against too.
 
 use campanile_gpu::Pins;
 use campanile_moe::DType;
 use campanile_moe::gpu::{GpuMoeOptions, Index};
 
-use case::Case;
-use emulated::{cache, devices};
+use crate::case::Case;
+use crate::emulated::{cache, devices};
 
 fn check(cases: &[Case], wave: u32, options: &GpuMoeOptions) {
     for (schedule, case) in cases.iter().enumerate() {

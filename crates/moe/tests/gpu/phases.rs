@@ -1,9 +1,4 @@
-//! Split phases and launches of more blocks than are resident, in the emulator.
-
-#[allow(dead_code, reason = "this test uses a part")]
-#[path = "../examples/moe_gpu/case.rs"]
-mod case;
-mod emulated;
+//! Split phases and launches of more blocks than are resident.
 
 use campanile_gpu::{Emulation, Pins};
 use campanile_moe::gpu::exchange::DeviceProblem;
@@ -12,8 +7,8 @@ use campanile_moe::model::{compare, solve};
 use campanile_moe::protocol::{Phase, Set};
 use campanile_moe::{Problem, Solution};
 
-use case::{Case, PATIENCE};
-use emulated::{cache, devices, emulate, failure, pair};
+use crate::case::{Case, PATIENCE};
+use crate::emulated::{cache, devices, emulate, failure, pair};
 
 /// A round on each of two sets: all phases of both are sent before one is received. Ranks that split work with one that
 /// does not.

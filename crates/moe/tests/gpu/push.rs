@@ -1,90 +1,19 @@
-//! Combine by push on GPUs, in the emulator: the same bits as the model on the grid of cases, at waves 32 and 64; words as
-//! the host has them; results given back where they are not in the window; deadlines, aborts, few resident blocks.
-
-#[allow(dead_code, reason = "this test uses a part")]
-#[path = "../examples/moe_gpu/case.rs"]
-mod case;
-mod emulated;
+//! Combine by push: words as the host has them; send and receive apart, of results that are not in the window; deadlines and
+//! aborts.
 
 use std::time::Duration;
 
 use campanile_core::MoeCombine;
-use campanile_gpu::{Emulation, Pins};
 use campanile_moe::exchange::Layout;
 use campanile_moe::gpu::exchange::{Arranged, DeviceProblem};
 use campanile_moe::gpu::{FailureKind, GpuMoe, GpuMoeOptions, Index};
 use campanile_moe::protocol::{Epoch, Phase, Ready, Set, TaggedWord, Word, WordMap};
 
-use case::{Case, PATIENCE};
-use emulated::{cache, devices, emulate, failure};
+use crate::case::{Case, PATIENCE};
+use crate::emulated::{cache, devices, failure};
 
 fn pushed(case: Case) -> Case {
     Case { combine: MoeCombine::Push, ..case }
-}
-
-/// Every case, with few ranks.
-fn grid(wave: u32, ranks: usize) {
-    let Some(devices) = devices(ranks, wave, u64::from(wave)) else { return };
-    for case in Case::all(ranks) {
-        pushed(case).check(&devices, &GpuMoeOptions::default(), &cache(), 2).unwrap();
-    }
-}
-
-#[test]
-fn grid_of_two_ranks_wave_32() {
-    grid(32, 2);
-}
-
-#[test]
-fn grid_of_three_ranks_wave_64() {
-    grid(64, 3);
-}
-
-#[test]
-fn one_rank_and_eight() {
-    for (ranks, wave) in [(1, 32), (8, 64), (5, 32)] {
-        let Some(devices) = devices(ranks, wave, 3) else { return };
-        let cases = Case::all(ranks);
-        for case in [&cases[0], &cases[1], &cases[5], &cases[10]] {
-            pushed(case.clone()).check(&devices, &GpuMoeOptions::default(), &cache(), 2).unwrap();
-        }
-    }
-}
-
-/// More ranks than a wave has lanes, more routes a token than that, one emulated device being several ranks.
-#[test]
-fn more_ranks_than_lanes() {
-    let Some(devices) = devices(4, 32, 0) else { return };
-    let ranks = 40;
-    let devices: Vec<_> = (0..ranks).map(|rank| devices[rank % 4].clone()).collect();
-    let mut tokens = vec![0; ranks];
-    (tokens[0], tokens[39]) = (3, 2);
-    let case = Case { topk: 64, experts: 80, hidden: 16, ..Case::new(&tokens) };
-    let pins = Pins { blocks: Some(1), threads: Some(32), shared_bytes: None };
-    let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
-    pushed(case).check(&devices, &options, &cache(), 1).unwrap();
-}
-
-/// Any geometry and any number of senders gives the same bits, also where fewer blocks are resident.
-#[test]
-fn geometry_is_free() {
-    for (schedule, (blocks, threads, senders)) in [(1, 32, 1), (9, 64, 2), (9, 64, 9), (2, 256, 1)].iter().enumerate() {
-        let multiprocessors = if schedule % 2 == 0 { 4 } else { 1 };
-        let emulation = Emulation { devices: 2, wave: 32, schedule: schedule as u64, multiprocessors };
-        let Some(devices) = emulate(emulation) else { return };
-        let pins = Pins { blocks: Some(*blocks), threads: Some(*threads), shared_bytes: None };
-        let options = GpuMoeOptions { combine: pins, senders: Some(*senders), ..GpuMoeOptions::default() };
-        let case = Case { hidden: 1200, ..Case::new(&[60, 3]) };
-        pushed(case).check(&devices, &options, &cache(), 2).unwrap();
-    }
-}
-
-/// Six rounds on two sets, across the wrap of the epoch.
-#[test]
-fn epochs_wrap() {
-    let Some(devices) = devices(2, 64, 0) else { return };
-    let options = GpuMoeOptions { first: Epoch(u32::MAX), ..GpuMoeOptions::default() };
-    pushed(Case::new(&[5, 9])).check(&devices, &options, &cache(), 6).unwrap();
 }
 
 /// Operations of two ranks that push, and their parts of a case.

@@ -1,10 +1,5 @@
-//! Layouts on GPUs, in the emulator: map, offsets and rows as the host has them, results summed to the same bits as the model
-//! on the grid of cases, by pull and by push, at waves 32 and 64; what does not fit is refused.
-
-#[allow(dead_code, reason = "this test uses a part")]
-#[path = "../examples/moe_gpu/case.rs"]
-mod case;
-mod emulated;
+//! Layouts: map, offsets and rows as the host has them, results summed to the same bits as the model on the grid of cases, by
+//! pull and by push; what does not fit is refused.
 
 use campanile_core::MoeCombine;
 use campanile_gpu::Pins;
@@ -13,14 +8,16 @@ use campanile_moe::gpu::exchange::{Arranged, DeviceProblem};
 use campanile_moe::gpu::{DeviceLayout, FailureKind, GpuMoe, GpuMoeError, GpuMoeOptions, Index, LayoutCopy};
 use campanile_moe::protocol::{Phase, Set};
 
-use case::{Case, PATIENCE};
-use emulated::{cache, devices, failure, pair};
+use crate::case::{Case, PATIENCE};
+use crate::emulated::{cache, devices, failure, pair};
 
-/// Every case in one layout. Ways of combining alternate with the waves, maps and copies with the cases.
+/// Every case in one layout, and some of each scaled type, others at each wave; `cargo xtask validate` runs all of them. Ways of
+/// combining alternate with the waves, maps and copies with the cases.
 fn grid(layout: Layout, ranks: usize, alignment: usize) {
     for (wave, by) in [(32, MoeCombine::Pull), (64, MoeCombine::Push)] {
         let Some(devices) = devices(ranks, wave, alignment as u64) else { return };
-        for (number, case) in Case::all(ranks).into_iter().enumerate() {
+        let scaled = Case::types(ranks).into_iter().skip((wave as usize / 32 + alignment) % 5).step_by(5);
+        for (number, case) in Case::all(ranks).into_iter().chain(scaled).enumerate() {
             let case = Case { layout, alignment, combine: by, copied: number % 3 != 2, ..case };
             case.check(&devices, &GpuMoeOptions::default(), &cache(), 2).unwrap();
         }

@@ -3,7 +3,7 @@
 
 use std::ffi::c_void;
 use std::mem::offset_of;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use campanile_bootstrap::ThreadBootstrap;
@@ -12,74 +12,26 @@ use campanile_core::{
     FaultKind, LocalAddress, Memory, MemoryKind, Op, OpKind, PeerClass, QueueOptions, QueueTarget, Rank, RemoteAddress,
     Shutdown, SignalAction, SignalUpdate, Strength, Wait, WaitError,
 };
-use campanile_plugin::{Exported, Imported, abi};
-use campanile_shm::ShmPlugin;
+use campanile_plugin::abi;
 
-static WHOLE: LazyLock<Exported> = LazyLock::new(|| Exported::new(&ShmPlugin, "a test"));
-static MAKE_QUEUE: OnceLock<MakeQueue> = OnceLock::new();
+use crate::changed::{Change, opened_by, plugin};
 
-type MakeQueue = unsafe extern "C" fn(
-    *mut c_void,
-    u32,
-    u32,
-    *const abi::QueueOptions,
-    *mut *const abi::Queue,
-    *mut abi::Error,
-) -> i32;
+/// Tables that end behind what every transport has, and behind `ring`, which this one needs.
+struct Cut;
 
-/// Opens the whole transport and cuts its table behind the last function that every transport has.
-unsafe extern "C" fn open(
-    ctx: *mut c_void,
-    device: abi::Text,
-    options: *const abi::OpenOptions,
-    transport: *mut *const abi::Transport,
-    error: *mut abi::Error,
-) -> i32 {
-    // SAFETY: the arguments of `open` handed on; what it gives is a table.
-    unsafe {
-        let status = (*WHOLE.table()).open.unwrap()(ctx, device, options, transport, error);
-        if status == abi::STATUS_OK {
-            let mut table = **transport;
-            table.struct_size = offset_of!(abi::Transport, register_memory) as u64;
-            MAKE_QUEUE.get_or_init(|| table.queue.unwrap());
-            table.queue = Some(queue);
-            *transport = Box::leak(Box::new(table));
-        }
-        status
+impl Change for Cut {
+    fn transport(table: &mut abi::Transport) {
+        table.struct_size = offset_of!(abi::Transport, register_memory) as u64;
     }
-}
 
-/// Makes a whole queue and cuts its table behind `ring`, which this transport needs.
-unsafe extern "C" fn queue(
-    ctx: *mut c_void,
-    target: u32,
-    number: u32,
-    options: *const abi::QueueOptions,
-    queue: *mut *const abi::Queue,
-    error: *mut abi::Error,
-) -> i32 {
-    // SAFETY: the arguments of `queue` handed on; what it gives is a table.
-    unsafe {
-        let status = MAKE_QUEUE.get().unwrap()(ctx, target, number, options, queue, error);
-        if status == abi::STATUS_OK {
-            let struct_size = offset_of!(abi::Queue, flush) as u64;
-            *queue = Box::leak(Box::new(abi::Queue { struct_size, ..**queue }));
-        }
-        status
+    fn queue(table: &mut abi::Queue) {
+        table.struct_size = offset_of!(abi::Queue, flush) as u64;
     }
-}
-
-fn plugin() -> Imported {
-    // SAFETY: a table of this crate.
-    let whole = unsafe { *WHOLE.table() };
-    let bare = Box::leak(Box::new(abi::Plugin { open: Some(open), init: None, ..whole }));
-    // SAFETY: the same table with another `open`, which is there for ever.
-    unsafe { Imported::new(bare, &[]) }.expect("it is whole enough")
 }
 
 /// Runs `body` on ranks that are threads.
 fn ranks(ranks: usize, timeout: Duration, body: impl Fn(&Communicator) -> Result<(), CommError> + Sync) {
-    let (plugin, body) = (plugin(), &body);
+    let (plugin, body) = (plugin::<Cut>(), &body);
     let plugin = &plugin;
     let options = CommOptions { timeout, ..CommOptions::default() };
     std::thread::scope(|scope| {
@@ -279,11 +231,7 @@ fn a_function_that_every_transport_has_is_asked_for_by_name() {
         unsafe { *transport = table };
         abi::STATUS_OK
     }
-    // SAFETY: a table of this crate.
-    let whole = unsafe { *WHOLE.table() };
-    let empty = Box::leak(Box::new(abi::Plugin { open: Some(nothing), ..whole }));
-    // SAFETY: a table that gives nothing is still one.
-    let plugin = unsafe { Imported::new(empty, &[]) }.unwrap();
+    let plugin = opened_by(nothing);
     let bootstrap = Arc::new(ThreadBootstrap::world(1).remove(0));
     let error = Communicator::new(bootstrap, &plugin, CommOptions::default()).err().unwrap();
     assert!(error.to_string().contains("the transport table has no function close"), "{error}");

@@ -1,17 +1,11 @@
-//! Graphs of the operation on GPUs, in the emulator: replayed with fresh tokens, counts and routing, every element checked.
-
-#[allow(dead_code, reason = "this test uses a part")]
-#[path = "../examples/moe_gpu/case.rs"]
-mod case;
-mod emulated;
-#[path = "../examples/moe_gpu/soak.rs"]
-mod soak;
+//! Graphs: replayed with fresh tokens, counts and routing, every element checked.
 
 use campanile_gpu::{Emulation, Pins};
 use campanile_moe::gpu::GpuMoeOptions;
 use campanile_moe::protocol::Epoch;
 
-use emulated::{cache, devices, emulate};
+use crate::emulated::{cache, devices, emulate};
+use crate::soak;
 
 #[test]
 fn replays_take_fresh_tokens_counts_and_routing() {

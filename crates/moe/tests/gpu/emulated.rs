@@ -1,6 +1,4 @@
-//! Emulated devices, and operations on them, for the tests of the operation on GPUs.
-
-#![allow(dead_code, reason = "each test binary uses a part")]
+//! Emulated devices, and operations on them.
 
 use campanile_gpu::{Cache, Device, Emulation, Gpu, Settings};
 use campanile_moe::gpu::exchange::DeviceProblem;
