@@ -1,8 +1,8 @@
 //! The conformance suite for every transport that there is: shared memory as a file, P2P over emulated devices with windows
-//! in host and in device memory, the mailbox in C, the two small examples, and every decorator around shared memory that is
-//! linked in; with threads as ranks, and, where ranks can be
-//! processes, by `campanile check`. Shared memory that is linked in is examined by the suite's own tests. Without a C
-//! compiler what is written in C is not run, and it says so.
+//! in host and in device memory, P2P over the same devices through a shim of HIP, the mailbox in C, the two small examples,
+//! and every decorator around shared memory that is linked in; with threads as ranks, and, where ranks can be processes, by
+//! `campanile check`. Shared memory that is linked in is examined by the suite's own tests. Without a C compiler what is
+//! written in C is not run, and it says so.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -128,11 +128,8 @@ const NOT_IN_DEVICE_MEMORY: [&str; 6] = [
     "producers_and_flushers_share_a_queue",
 ];
 
-#[test]
-fn emulated_devices() {
-    let plugin: &'static dyn TransportPlugin =
-        Box::leak(Box::new(P2pPlugin::new(GpuChoice::Emulator, Settings::default())));
-    passes("p2p, host memory", plugin, &cases().collect::<Vec<_>>(), &[]);
+/// The whole suite with threads as ranks, and windows in memory of devices.
+fn device_windows_pass(plugin: &'static dyn TransportPlugin) {
     let suite = Suite { timeout: TIMEOUT, windows_in: WindowsIn::Device, ..Suite::new(plugin, RanksAre::Threads) };
     let report = examine_with(&suite, &cases().collect::<Vec<_>>());
     assert_eq!(report.failed().count(), 0);
@@ -142,19 +139,54 @@ fn emulated_devices() {
 }
 
 #[test]
+fn emulated_devices() {
+    let plugin: &'static dyn TransportPlugin =
+        Box::leak(Box::new(P2pPlugin::new(GpuChoice::Emulator, Settings::default())));
+    passes("p2p, host memory", plugin, &cases().collect::<Vec<_>>(), &[]);
+    device_windows_pass(plugin);
+}
+
+/// The suite's cases by processes on devices that `environment` chooses, but for those that do not apply.
+fn devices_pass_by_processes(
+    environment: &[(&str, &str)],
+    windows: &'static str,
+    cases: &[&'static str],
+    left_out: &[&str],
+) {
+    let arguments = [&["--windows", windows, "--timeout", "10s"], cases].concat();
+    let (status, tested) = checked_by_processes(Path::new("p2p"), environment, &arguments);
+    assert_eq!(that_are("failed", &tested), [""; 0], "{windows}");
+    let found: BTreeSet<_> = that_are("not-applicable", &tested).into_iter().collect();
+    assert_eq!(found, left_out.iter().copied().collect(), "{windows}");
+    assert!(status.success() && tested.len() > left_out.len(), "{windows}: {status}");
+}
+
+#[test]
 fn emulated_devices_by_processes() {
     let environment = [("CAMPANILE_GPU", "emulator")];
     // What differs between processes and threads in host memory.
     let on_host = ["--case", "control", "--case", "operations", "--case", "processes"];
-    let on_device = [&NOT_IN_DEVICE_MEMORY[..], &REGISTERED].concat();
-    let of_each = [("host", &on_host[..], &[DEVICE_MEMORY][..]), ("device", &[], &on_device)];
-    for (windows, cases, left_out) in of_each {
-        let arguments = [&["--windows", windows, "--timeout", "10s"], cases].concat();
-        let (status, tested) = checked_by_processes(Path::new("p2p"), &environment, &arguments);
-        assert_eq!(that_are("failed", &tested), [""; 0], "{windows}");
-        let left_out: BTreeSet<_> = left_out.iter().copied().chain(["offsets_beyond_4_gib_there"]).collect();
-        assert_eq!(that_are("not-applicable", &tested).into_iter().collect::<BTreeSet<_>>(), left_out, "{windows}");
-        assert!(status.success(), "{windows}: {status}");
+    let far = ["offsets_beyond_4_gib_there"];
+    devices_pass_by_processes(&environment, "host", &on_host, &[&far[..], &[DEVICE_MEMORY]].concat());
+    devices_pass_by_processes(&environment, "device", &[], &[&far[..], &NOT_IN_DEVICE_MEMORY, &REGISTERED].concat());
+}
+
+/// HIP's side of the call table, through the shim, which stands for AMD's library and is not it.
+#[test]
+fn hip_devices_through_the_shim() {
+    let libamdhip64 = Some(library::Library::HipShim.file().display().to_string());
+    let settings = Settings { libamdhip64, ..Settings::default() };
+    device_windows_pass(Box::leak(Box::new(P2pPlugin::new(GpuChoice::Hip, settings))));
+}
+
+/// Memory from another process by descriptor, as HIP imports it since 7.1 and as it did before, and deaths.
+#[test]
+fn hip_devices_by_processes_through_the_shim() {
+    let shim = library::Library::HipShim.file().display().to_string();
+    for version in ["70200000", "70051831"] {
+        let environment = [("CAMPANILE_GPU", "hip"), ("CAMPANILE_LIBAMDHIP64", &shim), ("HIP_SHIM_VERSION", version)];
+        let cases = ["--case", "puts_of_every_size", "--case", "strong_signal", "--case", "processes"];
+        devices_pass_by_processes(&environment, "device", &cases, &[]);
     }
 }
 

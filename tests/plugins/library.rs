@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// Transports in Rust that tests load.
+/// Libraries in Rust that tests load: transports, and what stands for the library of a GPU.
 #[derive(Clone, Copy)]
 pub enum Library {
     /// Shared memory, as a file.
@@ -23,6 +23,8 @@ pub enum Library {
     Ring,
     /// One that panics.
     Panicking,
+    /// The shim of HIP, no transport.
+    HipShim,
 }
 
 impl Library {
@@ -32,6 +34,7 @@ impl Library {
             Self::Inproc => "inproc_plugin",
             Self::Ring => "ring_plugin",
             Self::Panicking => "panicking_plugin",
+            Self::HipShim => "hip_shim",
         }
     }
 
@@ -70,7 +73,8 @@ fn built(file: PathBuf, arguments: &[&str]) -> PathBuf {
 }
 
 /// Folders of the workspace with what libraries and programs are made of.
-const SOURCES: [&str; 5] = ["crates", "examples/transport_rust", "kernels", "tests/plugins", "transports"];
+const SOURCES: [&str; 6] =
+    ["crates", "crates/gpu/tests/hip_shim", "examples/transport_rust", "kernels", "tests/plugins", "transports"];
 
 /// Whether a file is there and not older than any source of the workspace.
 fn is_fresh(file: &Path) -> bool {

@@ -10,10 +10,10 @@ use campanile::{Barrier, Communicator};
 
 use crate::bench::percentile;
 
-/// Bytes that a rank moves on a GPU: some hundred microseconds of its links.
-const BYTES: usize = 128 << 20;
-/// Bytes on an emulated one.
-const EMULATED_BYTES: usize = 128 << 10;
+/// The most bytes that a rank moves: some hundred microseconds of a GPU's links.
+const MOST_BYTES: usize = 128 << 20;
+/// Bytes for each multiprocessor of a smaller device, such as a slice of a GPU, or an emulated one whatever library it is behind.
+const BYTES_PER_MULTIPROCESSOR: usize = 1 << 20;
 /// Runs of which the median is the limit.
 const RUNS: usize = 12;
 
@@ -27,8 +27,8 @@ pub struct DeviceLimit {
 impl DeviceLimit {
     /// Makes it. Collective.
     pub fn new(comm: &Arc<Communicator>, device: &Device, cache: &Cache) -> anyhow::Result<Self> {
-        let emulated = device.gpu().backend() == Backend::Emulator;
-        let options = LinkOptions { bytes: if emulated { EMULATED_BYTES } else { BYTES }, ..LinkOptions::default() };
+        let bytes = MOST_BYTES.min(device.multiprocessors() as usize * BYTES_PER_MULTIPROCESSOR);
+        let options = LinkOptions { bytes, ..LinkOptions::default() };
         let layout = LinkLayout::new(comm.ranks(), &options)?;
         if comm.ranks() == 1 {
             return Ok(Self { link: None, layout });

@@ -184,8 +184,8 @@ pub trait Calls: fmt::Debug + Send + Sync {
     unsafe fn stream_done(&self, stream: StreamHandle) -> Result<bool>;
     /// Writes a 64-bit word, after the stream's earlier work.
     unsafe fn stream_write(&self, stream: StreamHandle, address: Address, value: u64) -> Result<()>;
-    /// Holds the stream until the 64-bit word is at least `value`, as a cyclic comparison. It has no deadline: whoever
-    /// aborts writes the word.
+    /// Holds the stream until the 64-bit word is at least `value`. The word does not wrap: CUDA compares as on a circle,
+    /// HIP does not. There is no deadline: whoever aborts writes the word.
     unsafe fn stream_wait(&self, stream: StreamHandle, address: Address, value: u64) -> Result<()>;
 
     /// An event that keeps the time.

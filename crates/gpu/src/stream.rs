@@ -119,7 +119,8 @@ impl Stream {
         unsafe { self.device.gpu().calls().stream_write(self.handle, word, value) }
     }
 
-    /// Holds the stream until the 64-bit word is at least `value` (cyclic). No deadline: an abort writes the word.
+    /// Holds the stream until the 64-bit word is at least `value`; a word that wraps means another thing to each vendor. No
+    /// deadline: an abort writes the word.
     ///
     /// # Errors
     /// Those of the call.

@@ -6,6 +6,7 @@
 
 mod calls;
 mod compile;
+mod numbers;
 mod table;
 
 use std::ffi::c_int;
@@ -15,6 +16,10 @@ use std::sync::OnceLock;
 use crate::calls::{Calls, Result};
 use crate::library::{Library, Names};
 use crate::{CallError, Coherence, CompileError, LoadError, Settings};
+use numbers::{
+    ALLOCATION_PINNED, ALLOCATION_UNCACHED, CUDA_RDMA_WITH_VIRTUAL_MEMORY, INVALID_VALUE, LOCATION_DEVICE, NOT_READY,
+    POSIX_FD, RDMA_CAPABLE,
+};
 use table::{AllocationProperties, Driver, Location};
 
 pub(crate) use compile::{Compiler, base_options};
@@ -26,20 +31,10 @@ pub(crate) enum Dialect {
     Hip,
 }
 
-/// `CUDA_ERROR_NOT_READY`, `hipErrorNotReady`.
-const NOT_READY: i32 = 600;
-/// `CU_MEM_LOCATION_TYPE_DEVICE`, `hipMemLocationTypeDevice`.
-const LOCATION_DEVICE: c_int = 1;
-/// `CU_MEM_ALLOCATION_TYPE_PINNED`, `hipMemAllocationTypePinned`.
-const ALLOCATION_PINNED: c_int = 1;
-/// `hipMemAllocationTypeUncached`, ROCm 7.
-const ALLOCATION_UNCACHED: c_int = 0x4000_0000;
-/// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`.
-const RDMA_WITH_VIRTUAL_MEMORY: c_int = 110;
-/// Where `CUmemAllocationProp::allocFlags` has `gpuDirectRDMACapable`.
-const RDMA_CAPABLE: usize = 1;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, `hipMemHandleTypePosixFileDescriptor`.
-const POSIX_FD: c_int = 1;
+/// `HIP_VERSION` as people write it: 70051831 is 7.0.51831.
+fn hip_version(version: c_int) -> String {
+    format!("{}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
+}
 
 /// The table over a vendor's library.
 #[derive(Debug)]
@@ -141,7 +136,7 @@ impl Vendor {
             // So that a NIC can be given the memory.
             let can = self.integer(|can| {
                 // SAFETY: a pointer to an int.
-                unsafe { self.driver.device_attribute(can, RDMA_WITH_VIRTUAL_MEMORY, device as c_int) }
+                unsafe { self.driver.device_attribute(can, CUDA_RDMA_WITH_VIRTUAL_MEMORY, device as c_int) }
             })?;
             flags[RDMA_CAPABLE] = u8::from(can != 0);
         }
@@ -152,6 +147,19 @@ impl Vendor {
             win32: ptr::null_mut(),
             flags,
         })
+    }
+
+    /// Why `error` came of asking for shared memory of that coherence, where the library's word for it says nothing.
+    fn refusal(&self, coherence: Coherence, error: CallError) -> CallError {
+        let refused = error.code() == Some(INVALID_VALUE);
+        if !(refused && self.dialect == Dialect::Hip && coherence == Coherence::Uncached) {
+            return error;
+        }
+        let version = self.version().unwrap_or_else(|error| error.to_string());
+        self.unsupported(
+            "make uncached memory that is shared by descriptor",
+            format!("it does so since 7.0.2, and this is {version}: {error}"),
+        )
     }
 
     fn integer(&self, call: impl Fn(*mut c_int) -> Result<()>) -> Result<c_int> {

@@ -50,10 +50,11 @@ fn hip_through_the_shim() {
     passes("hip", &[("CAMPANILE_LIBAMDHIP64", shim.to_str().expect("the path of the target folder is UTF-8"))]);
 }
 
-/// Before 7.1, HIP imported descriptors by pointer.
+/// Before 7.1, HIP imported descriptors by pointer; and the other GPU.
 #[test]
 fn older_hip_through_the_shim() {
     let shim = example("libamdhip64.so");
     let path = shim.to_str().expect("the path of the target folder is UTF-8");
-    passes("hip", &[("CAMPANILE_LIBAMDHIP64", path), ("HIP_SHIM_VERSION", "60443483")]);
+    let other = [("HIP_SHIM_VERSION", "60443483"), ("HIP_SHIM_TARGET", "gfx950")];
+    passes("hip", &[&other[..], &[("CAMPANILE_LIBAMDHIP64", path)]].concat());
 }

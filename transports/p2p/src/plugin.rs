@@ -7,7 +7,7 @@ use campanile_core::{
 };
 use campanile_gpu::{Attribute, Backend, Device, Gpu, Settings};
 
-use crate::transport::P2pTransport;
+use crate::transport::{P2pTransport, WINDOWS};
 
 /// Name of the transport, as selection prints and accepts it.
 pub(crate) const NAME: &str = "p2p";
@@ -130,6 +130,10 @@ fn note(device: &Device) -> Result<String, String> {
     let (shares, name, pci, reached) = told().map_err(|error| error.to_string())?;
     if !shares {
         return Err(format!("{name} at {pci} shares no memory by file descriptor here, which windows need"));
+    }
+    // An old HIP shares memory, but none of this kind. CUDA has one kind, and would take a context on the device to say so.
+    if device.gpu().backend() == Backend::Hip {
+        device.gpu().calls().granularity(device.ordinal(), WINDOWS).map_err(|error| error.to_string())?;
     }
     let those = |which: bool| {
         let names = reached.iter().filter(|(_, reached)| *reached == which).map(|(name, _)| name.as_str());

@@ -19,6 +19,9 @@ use crate::memory::DeviceMemory;
 use crate::plugin::{DEVICE_CODE, NAME, info};
 use crate::reader::Readers;
 
+/// The memory of windows: their words must not be cached where a peer's store does not reach. On NVIDIA all memory is coherent.
+pub(crate) const WINDOWS: Coherence = Coherence::Uncached;
+
 /// An opened transport.
 pub(crate) struct P2pTransport {
     node: ShmTransport,
@@ -96,8 +99,7 @@ impl Devices for RankDevice {
             return Err(format!("this rank has {label}; it takes memory of device {}", self.device.ordinal()));
         }
         self.readers.prepare().map_err(text)?;
-        // Words must not be cached where a peer's store does not reach; on NVIDIA all memory is coherent.
-        let memory = self.device.allocate_virtual(bytes, Coherence::Uncached).map_err(text)?;
+        let memory = self.device.allocate_virtual(bytes, WINDOWS).map_err(text)?;
         let stream = self.device.stream().map_err(text)?;
         // SAFETY: the memory outlives the wait, unless the device is broken; then it is never unmapped.
         let zeroed = unsafe { stream.fill(&memory, 0) }.and_then(|()| stream.synchronize(self.timeout));

@@ -41,25 +41,25 @@ pub fn events(bench: &Bench) -> Result<Outcome> {
 pub fn words(bench: &Bench) -> Result<Outcome> {
     let (writer, waiter) = (bench.device.stream()?, bench.device.stream()?);
     let word = bench.device.allocate(8, Coherence::Uncached)?;
-    // Near the wrap: the comparison is cyclic.
-    let old = u64::MAX - 1;
+    // All 64 bits are compared, and the upper 32 count for more.
+    let old: u64 = (1 << 32) - 2;
     writer.upload(&word, 0, &old.to_ne_bytes())?;
     let seen = zeroed(bench, &writer, 8)?;
     // SAFETY: both words live until both streams have been waited for.
     unsafe {
-        waiter.wait_value(word.address(), old.wrapping_add(3))?;
+        waiter.wait_value(word.address(), old + 3)?;
         waiter.copy(seen.address(), word.address(), 8)?;
     }
     let early = waiter.synchronize(Duration::from_millis(20));
     // SAFETY: as above.
-    unsafe { writer.write_value(word.address(), old.wrapping_add(5))? };
+    unsafe { writer.write_value(word.address(), old + 5)? };
     writer.synchronize(PATIENCE)?;
     waiter.synchronize(PATIENCE)?;
     ensure(early.is_err(), || "the stream did not wait".to_owned())?;
     let mut found = [0; 8];
     writer.download(&seen, 0, &mut found)?;
-    ensure(u64::from_ne_bytes(found) == old.wrapping_add(5), || format!("the word was {found:?}"))?;
-    Ok(Passed("a wait across the wrap of 64 bits".to_owned()))
+    ensure(u64::from_ne_bytes(found) == old + 5, || format!("the word was {found:?}"))?;
+    Ok(Passed("a wait across 2^32".to_owned()))
 }
 
 /// Captured work runs at each launch, on the input of that launch.

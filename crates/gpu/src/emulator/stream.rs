@@ -205,7 +205,7 @@ impl Shared {
                 let word = unsafe { AtomicU64::from_ptr(*address as *mut u64) };
                 // Plain stores of kernels and hosts raise it, so there is no event; as on GPUs, destroying the stream ends it.
                 let mut waiter = Waiter::new(SpinPolicy::SHARED);
-                while (word.load(Ordering::Acquire).wrapping_sub(*value) as i64) < 0 {
+                while !has_reached(word.load(Ordering::Acquire), *value) {
                     if self.destroyed.load(Ordering::Relaxed) {
                         self.cancelled.store(true, Ordering::Relaxed);
                         break;
@@ -302,6 +302,12 @@ impl Event {
             _ => Err(failed("event_elapsed", String::new(), NOT_READY, "an event is not done")),
         }
     }
+}
+
+/// Whether a word has come to `value` as CUDA compares, on a circle, and as HIP does, not on one: what only one of them takes
+/// for an end is none.
+fn has_reached(word: u64, value: u64) -> bool {
+    word >= value && word.wrapping_sub(value) as i64 >= 0
 }
 
 /// Nothing panics while a lock of this file is held.

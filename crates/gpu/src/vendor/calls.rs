@@ -9,61 +9,18 @@ use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
+use super::numbers::{
+    self, CAPTURE_THREAD_LOCAL, COPY_DEFAULT, CUDA_MAX_DYNAMIC_SHARED, HIP_FINE, HIP_HOST_COHERENT,
+    HIP_IMPORTS_BY_VALUE, HIP_UNCACHED, HOST_PORTABLE_MAPPED, IPC_LAZY_PEER_ACCESS, LOCATION_DEVICE, NON_BLOCKING,
+    PEER_ACCESS_ALREADY_ENABLED, POSIX_FD, READ_WRITE, RECOMMENDED, WAIT_GREATER_OR_EQUAL,
+};
 use super::table::{AccessDescription, Location};
-use super::{Dialect, LOCATION_DEVICE, POSIX_FD, Vendor, base_options};
+use super::{Dialect, Vendor, base_options, hip_version};
 use crate::calls::{
     Address, AllocationHandle, Attribute, Calls, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, Grid,
     IpcBytes, ModuleHandle, Result, StreamHandle,
 };
 use crate::{Backend, CallError, Coherence, CompileError, Source};
-
-/// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`, `hipErrorPeerAccessAlreadyEnabled`.
-const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
-/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`, `hipMemAccessFlagsProtReadWrite`.
-const READ_WRITE: c_int = 3;
-/// `CU_MEM_ALLOC_GRANULARITY_RECOMMENDED`: larger pages, fewer TLB misses.
-const RECOMMENDED: c_int = 1;
-/// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`; HIP has the same numbers.
-const HOST_PORTABLE_MAPPED: u32 = 1 | 2;
-/// `hipHostMallocCoherent`: fine-grained, so that a kernel's system-scope accesses are seen while it runs.
-const HIP_HOST_COHERENT: u32 = 0x4000_0000;
-/// `hipDeviceMallocFinegrained`, `hipDeviceMallocUncached`.
-const HIP_FINE: u32 = 1;
-const HIP_UNCACHED: u32 = 3;
-/// `CU_STREAM_NON_BLOCKING`, `hipStreamNonBlocking`.
-const NON_BLOCKING: u32 = 1;
-/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`, `hipStreamCaptureModeThreadLocal`: other threads stay free to allocate.
-const CAPTURE_THREAD_LOCAL: c_int = 1;
-/// `CU_STREAM_WAIT_VALUE_GEQ`, `hipStreamWaitValueGte`: a cyclic comparison.
-const WAIT_GREATER_OR_EQUAL: u32 = 0;
-/// `cudaIpcMemLazyEnablePeerAccess`; HIP has the same number.
-const IPC_LAZY_PEER_ACCESS: u32 = 1;
-/// `hipMemcpyDefault`: the addresses tell the direction.
-const COPY_DEFAULT: c_int = 4;
-/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
-const MAX_DYNAMIC_SHARED: c_int = 8;
-/// The first HIP that takes a descriptor by value in `hipMemImportFromShareableHandle`, as CUDA does; earlier ones take
-/// a pointer to it.
-const HIP_IMPORTS_BY_VALUE: c_int = 70_100_000;
-
-/// The vendor's number of an attribute.
-fn attribute_number(dialect: Dialect, attribute: Attribute) -> Option<c_int> {
-    let (cuda, hip) = match attribute {
-        Attribute::MaxThreads => (1, 56),
-        Attribute::WaveSize => (10, 87),
-        Attribute::Multiprocessors => (16, 63),
-        Attribute::MaxSharedBytes => (97, 74),
-        Attribute::Major => (75, 23),
-        Attribute::Minor => (76, 61),
-        Attribute::PciBus => (33, 67),
-        Attribute::PciDevice => (34, 68),
-        Attribute::PciDomain => (50, 69),
-        Attribute::SharesByDescriptor => (103, 89),
-        // CUDA 11.7 and later allow it on every device; the old attribute asked for a module parameter.
-        Attribute::StreamWaitsForMemory => return (dialect == Dialect::Hip).then_some(10013),
-    };
-    Some(if dialect == Dialect::Cuda { cuda } else { hip })
-}
 
 impl Calls for Vendor {
     fn backend(&self) -> Backend {
@@ -78,9 +35,7 @@ impl Calls for Vendor {
         let version = self.integer(|version| unsafe { self.driver.driver_version(version) })?;
         Ok(match self.dialect {
             Dialect::Cuda => format!("{name}, CUDA {}.{}", version / 1000, version % 1000 / 10),
-            Dialect::Hip => {
-                format!("{name}, HIP {}.{}.{}", version / 10_000_000, version / 100_000 % 100, version % 100_000)
-            }
+            Dialect::Hip => format!("{name}, HIP {}", hip_version(version)),
         })
     }
 
@@ -97,7 +52,7 @@ impl Calls for Vendor {
     }
 
     fn attribute(&self, device: u32, attribute: Attribute) -> Result<i32> {
-        let Some(number) = attribute_number(self.dialect, attribute) else { return Ok(1) };
+        let Some(number) = numbers::attribute(self.dialect, attribute) else { return Ok(1) };
         self.integer(|value| unsafe { self.driver.device_attribute(value, number, device as c_int) })
     }
 
@@ -167,7 +122,8 @@ impl Calls for Vendor {
         self.enter(device)?;
         let properties = self.properties(device, coherence)?;
         let mut bytes = 0;
-        unsafe { self.driver.granularity(&raw mut bytes, &raw const properties, RECOMMENDED)? };
+        let asked = unsafe { self.driver.granularity(&raw mut bytes, &properties, RECOMMENDED) };
+        asked.map_err(|error| self.refusal(coherence, error))?;
         Ok(bytes)
     }
 
@@ -175,7 +131,7 @@ impl Calls for Vendor {
         self.enter(device)?;
         let properties = self.properties(device, coherence)?;
         let mut allocation = AllocationHandle(0);
-        unsafe { self.driver.allocation_create(&raw mut allocation, bytes, &raw const properties, 0)? };
+        unsafe { self.driver.allocation_create(&raw mut allocation, bytes, &properties, 0)? };
         Ok(allocation)
     }
 
@@ -226,7 +182,7 @@ impl Calls for Vendor {
     unsafe fn set_access(&self, device: u32, address: Address, bytes: usize) -> Result<()> {
         let description =
             AccessDescription { location: Location { kind: LOCATION_DEVICE, id: device as c_int }, flags: READ_WRITE };
-        unsafe { self.driver.set_access(address, bytes, &raw const description, 1) }
+        unsafe { self.driver.set_access(address, bytes, &description, 1) }
     }
 
     unsafe fn ipc_export(&self, device: u32, address: Address) -> Result<IpcBytes> {
@@ -426,7 +382,7 @@ impl Calls for Vendor {
     unsafe fn allow_shared_bytes(&self, function: FunctionHandle, bytes: u32) -> Result<()> {
         match self.dialect {
             Dialect::Cuda => unsafe {
-                self.driver.set_function_attribute(function, MAX_DYNAMIC_SHARED, bytes as c_int)
+                self.driver.set_function_attribute(function, CUDA_MAX_DYNAMIC_SHARED, bytes as c_int)
             },
             // Nothing to ask for: a kernel of a module may use what the device has.
             Dialect::Hip => Ok(()),

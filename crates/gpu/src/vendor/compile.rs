@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
-use super::Dialect;
 use super::table::{Program, Rtc};
+use super::{Dialect, hip_version};
 use crate::library::{Library, Names};
 use crate::{CallError, CompileError, LoadError, Source};
 
@@ -17,7 +17,7 @@ pub(crate) struct Compiler {
 
 impl Compiler {
     /// Loads it. NVRTC of the driver's own major version is preferred, since a driver may refuse machine code of a
-    /// newer one; hipRTC may lie in a library of its own or in the runtime.
+    /// newer one; hipRTC may lie in a library of its own or in the runtime. `driver_version` is the driver's or the runtime's.
     pub(crate) fn open(
         dialect: Dialect,
         runtime: Option<&Library>,
@@ -52,7 +52,12 @@ impl Compiler {
         // SAFETY: two pointers to ints.
         unsafe { rtc.version(&raw mut major, &raw mut minor) }
             .map_err(|source| LoadError::NotStarted { library: compiler.to_owned(), source })?;
-        Ok(Self { rtc, version: format!("{compiler} {major}.{minor}") })
+        let version = match dialect {
+            Dialect::Cuda => format!("{compiler} {major}.{minor}"),
+            // Every hipRTC says 9.0. It comes with its runtime, whose version tells them apart: the cache has to.
+            Dialect::Hip => format!("{compiler} {major}.{minor} of HIP {}", hip_version(driver_version)),
+        };
+        Ok(Self { rtc, version })
     }
 
     pub(crate) fn version(&self) -> &str {

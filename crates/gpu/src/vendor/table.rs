@@ -6,11 +6,13 @@
 //! does not have is an error when it is called, and no earlier: a missing call that nobody needs harms nobody.
 //!
 //! Only calls whose signature no version changed are used; the `_v2` suffixes name the 64-bit forms of CUDA 3.2 and
-//! later. No struct whose layout depends on a version (`cudaDeviceProp`, `hipDeviceProp_t`) is passed.
+//! later. No struct whose layout depends on a version (`cudaDeviceProp`, `hipDeviceProp_t`) is passed; those that are
+//! passed are references here, so that an error shows what is in them.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::Dialect;
+use super::numbers::NOT_READY;
 use crate::CallError;
 use crate::calls::{
     Address, AllocationHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, IpcBytes, ModuleHandle,
@@ -95,7 +97,7 @@ macro_rules! table {
                     if code == 0 {
                         return Ok(());
                     }
-                    if code == super::NOT_READY {
+                    if code == NOT_READY {
                         // An answer rather than an error, and asked for often: it allocates nothing.
                         return Err(CallError::Failed {
                             call: symbol,
@@ -145,9 +147,9 @@ table! {
     host_free: "cuMemFreeHost" | "hipHostFree" (pointer: *mut u8);
 
     granularity: "cuMemGetAllocationGranularity" | "hipMemGetAllocationGranularity"
-        (bytes: *mut usize, properties: *const AllocationProperties, option: c_int);
+        (bytes: *mut usize, properties: &AllocationProperties, option: c_int);
     allocation_create: "cuMemCreate" | "hipMemCreate"
-        (allocation: *mut AllocationHandle, bytes: usize, properties: *const AllocationProperties, flags: u64);
+        (allocation: *mut AllocationHandle, bytes: usize, properties: &AllocationProperties, flags: u64);
     allocation_release: "cuMemRelease" | "hipMemRelease" (allocation: AllocationHandle);
     allocation_export: "cuMemExportToShareableHandle" | "hipMemExportToShareableHandle"
         (fd: *mut c_int, allocation: AllocationHandle, kind: c_int, flags: u64);
@@ -160,7 +162,7 @@ table! {
         (address: Address, bytes: usize, offset: usize, allocation: AllocationHandle, flags: u64);
     unmap: "cuMemUnmap" | "hipMemUnmap" (address: Address, bytes: usize);
     set_access: "cuMemSetAccess" | "hipMemSetAccess"
-        (address: Address, bytes: usize, descriptions: *const AccessDescription, count: usize);
+        (address: Address, bytes: usize, description: &AccessDescription, count: usize);
 
     ipc_export: "cuIpcGetMemHandle" | "hipIpcGetMemHandle" (handle: *mut IpcBytes, address: Address);
     ipc_open: "cuIpcOpenMemHandle_v2" | "hipIpcOpenMemHandle"

@@ -1,8 +1,9 @@
 //! `hip*`: the runtime.
 
+use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use campanile_gpu::Coherence;
 use campanile_gpu::calls::{
@@ -11,20 +12,31 @@ use campanile_gpu::calls::{
 };
 
 use crate::{
-    DEVICE, Failure, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_READY, Result, calls, device, exports, shim, stream,
-    text_of,
+    DEVICE, Failure, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_READY, Result, UNKNOWN, calls, device, exports,
+    name_of, shim, stream, text_of,
 };
 
-const COARSE: c_uint = 0;
-const FINE: c_uint = 1;
-const UNCACHED: c_uint = 3;
-const PINNED: c_int = 1;
-const PINNED_UNCACHED: c_int = 0x4000_0000;
-const DEVICE_LOCATION: c_int = 1;
-const POSIX_FD: c_int = 1;
-const READ_WRITE: c_int = 3;
-const GREATER_OR_EQUAL: c_uint = 0;
-const COPY_DEFAULT: c_int = 4;
+// Numbers of `hip_runtime_api.h`, by its names; written here once more, so that the table of the crate is not believed.
+const DEVICE_MALLOC_DEFAULT: c_uint = 0x0;
+const DEVICE_MALLOC_FINEGRAINED: c_uint = 0x1;
+const DEVICE_MALLOC_UNCACHED: c_uint = 0x3;
+const HOST_MALLOC_PORTABLE_MAPPED_COHERENT: c_uint = 0x1 | 0x2 | 0x4000_0000;
+const ALLOCATION_TYPE_PINNED: c_int = 0x1;
+const ALLOCATION_TYPE_UNCACHED: c_int = 0x4000_0000;
+const LOCATION_TYPE_DEVICE: c_int = 1;
+const HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: c_int = 0x1;
+const ACCESS_PROT_READ_WRITE: c_int = 3;
+const STREAM_NON_BLOCKING: c_uint = 0x1;
+const STREAM_CAPTURE_MODE_THREAD_LOCAL: c_int = 1;
+const STREAM_WAIT_VALUE_GTE: c_uint = 0x0;
+const MEMCPY_DEFAULT: c_int = 4;
+const IPC_LAZY_ENABLE_PEER_ACCESS: c_uint = 0x01;
+
+/// The first version that has `hipMemAllocationTypeUncached`. It is 7.0.2 in truth; the last figure of a version does not
+/// tell that.
+const HAS_UNCACHED: c_int = 70_000_000;
+/// The first version that imports descriptors by value.
+const IMPORTS_BY_VALUE: c_int = 70_100_000;
 
 /// `hipMemAllocationProp`.
 #[repr(C)]
@@ -48,6 +60,13 @@ pub struct AccessDesc {
 /// Words that a module's globals are read from.
 static GLOBALS: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
+/// The device of each event: HIP records it on streams of that device only.
+static EVENTS: Mutex<Option<HashMap<usize, u32>>> = Mutex::new(None);
+
+fn locked<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    mutex.lock().map_err(|_| Failure::Code(UNKNOWN))
+}
+
 fn require(holds: bool) -> Result<()> {
     if holds { Ok(()) } else { Err(Failure::Code(INVALID_VALUE)) }
 }
@@ -58,23 +77,25 @@ fn ready(done: bool) -> Result<()> {
 
 fn coherence(flags: c_uint) -> Result<Coherence> {
     match flags {
-        COARSE => Ok(Coherence::Coarse),
-        FINE => Ok(Coherence::Fine),
-        UNCACHED => Ok(Coherence::Uncached),
+        DEVICE_MALLOC_DEFAULT => Ok(Coherence::Coarse),
+        DEVICE_MALLOC_FINEGRAINED => Ok(Coherence::Fine),
+        DEVICE_MALLOC_UNCACHED => Ok(Coherence::Uncached),
         _ => Err(Failure::Code(INVALID_VALUE)),
     }
 }
 
 /// Device and coherence of `hipMemAllocationProp`.
 fn read_prop(prop: &AllocationProp) -> Result<(u32, Coherence)> {
-    require(prop.handle_type == POSIX_FD && prop.location_kind == DEVICE_LOCATION && prop.win32.is_null())?;
-    require(prop.flags == [0; 4])?;
+    require(prop.handle_type == HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && prop.win32.is_null())?;
+    require(prop.location_kind == LOCATION_TYPE_DEVICE && prop.flags == [0; 4])?;
     let coherence = match prop.kind {
-        PINNED => Coherence::Coarse,
-        PINNED_UNCACHED => Coherence::Uncached,
+        ALLOCATION_TYPE_PINNED => Coherence::Coarse,
+        ALLOCATION_TYPE_UNCACHED if version() >= HAS_UNCACHED => Coherence::Uncached,
         _ => return Err(Failure::Code(INVALID_VALUE)),
     };
-    Ok((prop.location_id as u32, coherence))
+    // HIP takes memory of the current device, whatever the location says: they must be the same.
+    require(prop.location_id as u32 == device())?;
+    Ok((device(), coherence))
 }
 
 fn version() -> c_int {
@@ -102,9 +123,9 @@ exports! {
             69 => Attribute::PciDomain,
             89 => Attribute::SharesByDescriptor,
             10013 => Attribute::StreamWaitsForMemory,
-            // It gives itself out as gfx942.
+            // It gives itself out as gfx942, or gfx950.
             23 => { *out = 9; return Ok(()); }
-            61 => { *out = 4; return Ok(()); }
+            61 => { *out = if crate::rtc::target() == "gfx950" { 5 } else { 4 }; return Ok(()); }
             _ => return Err(Failure::Code(INVALID_VALUE)),
         };
         *out = calls()?.attribute(device as u32, attribute)?
@@ -117,7 +138,9 @@ exports! {
     fn hipMemGetInfo(free: *mut usize, total: *mut usize) { (*free, *total) = calls()?.memory_info(device())? }
 
     fn hipDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) {
-        *can = c_int::from(calls()?.can_access_peer(device as u32, peer as u32)?)
+        let apart = std::env::var("HIP_SHIM_APART").ok().and_then(|text| text.parse().ok());
+        let together = apart.is_none_or(|apart: c_int| apart != device && apart != peer);
+        *can = c_int::from(together && calls()?.can_access_peer(device as u32, peer as u32)?)
     }
     fn hipDeviceEnablePeerAccess(peer: c_int, flags: c_uint) {
         require(flags == 0)?;
@@ -130,8 +153,7 @@ exports! {
     }
     fn hipFree(address: u64) { calls()?.free(device(), address)? }
     fn hipHostMalloc(out: *mut *mut u8, bytes: usize, flags: c_uint) {
-        // Portable, mapped, coherent.
-        require(flags == 0x4000_0003)?;
+        require(flags == HOST_MALLOC_PORTABLE_MAPPED_COHERENT)?;
         *out = calls()?.host_allocate(device(), bytes)?
     }
     fn hipHostFree(pointer: *mut u8) { calls()?.host_free(device(), pointer)? }
@@ -148,12 +170,12 @@ exports! {
     }
     fn hipMemRelease(allocation: AllocationHandle) { calls()?.allocation_release(allocation)? }
     fn hipMemExportToShareableHandle(out: *mut c_int, allocation: AllocationHandle, kind: c_int, flags: u64) {
-        require(kind == POSIX_FD && flags == 0)?;
+        require(kind == HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && flags == 0)?;
         *out = calls()?.allocation_export(allocation)?.into_raw_fd()
     }
     fn hipMemImportFromShareableHandle(out: *mut AllocationHandle, handle: *mut c_void, kind: c_int) {
-        require(kind == POSIX_FD)?;
-        let number = if version() >= 70_100_000 { handle as usize as c_int } else { *handle.cast::<c_int>() };
+        require(kind == HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && !handle.is_null())?;
+        let number = if version() >= IMPORTS_BY_VALUE { handle as usize as c_int } else { *handle.cast::<c_int>() };
         let fd = BorrowedFd::borrow_raw(number);
         // HIP knows the size from the descriptor.
         let bytes = std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd()));
@@ -172,25 +194,25 @@ exports! {
     fn hipMemUnmap(address: u64, bytes: usize) { calls()?.unmap(address, bytes)? }
     fn hipMemSetAccess(address: u64, bytes: usize, descriptions: *const AccessDesc, count: usize) {
         for description in std::slice::from_raw_parts(descriptions, count) {
-            require(description.location_kind == DEVICE_LOCATION && description.flags == READ_WRITE)?;
+            require(description.location_kind == LOCATION_TYPE_DEVICE && description.flags == ACCESS_PROT_READ_WRITE)?;
             calls()?.set_access(description.location_id as u32, address, bytes)?;
         }
     }
 
     fn hipIpcGetMemHandle(out: *mut IpcBytes, address: u64) { *out = calls()?.ipc_export(device(), address)? }
     fn hipIpcOpenMemHandle(out: *mut u64, handle: IpcBytes, flags: c_uint) {
-        require(flags == 1)?;
+        require(flags == IPC_LAZY_ENABLE_PEER_ACCESS)?;
         *out = calls()?.ipc_open(device(), handle)?
     }
     fn hipIpcCloseMemHandle(address: u64) { calls()?.ipc_close(device(), address)? }
 
     fn hipMemcpyAsync(target: u64, source: u64, bytes: usize, kind: c_int, raw: usize) {
-        require(kind == COPY_DEFAULT)?;
+        require(kind == MEMCPY_DEFAULT)?;
         calls()?.copy(target, source, bytes, stream(raw)?)?
     }
     fn hipMemcpyDtoH(target: *mut u8, source: u64, bytes: usize) {
         // Only globals are read this way.
-        let known = GLOBALS.lock().is_ok_and(|globals| globals.contains(&(source as usize)));
+        let known = locked(&GLOBALS)?.contains(&(source as usize));
         require(known && bytes == size_of::<u32>())?;
         target.copy_from_nonoverlapping(source as *const u8, bytes)
     }
@@ -199,18 +221,14 @@ exports! {
     }
 
     fn hipStreamCreateWithFlags(out: *mut usize, flags: c_uint) {
-        require(flags == 1)?;
+        require(flags == STREAM_NON_BLOCKING)?;
         let created = calls()?.stream_create(device())?;
-        if let Ok(mut streams) = shim()?.streams.lock() {
-            streams.insert(created.raw, created.device);
-        }
+        locked(&shim()?.streams)?.insert(created.raw, created.device);
         *out = created.raw
     }
     fn hipStreamDestroy(raw: usize) {
         let handle = stream(raw)?;
-        if let Ok(mut streams) = shim()?.streams.lock() {
-            streams.remove(&raw);
-        }
+        locked(&shim()?.streams)?.remove(&raw);
         calls()?.stream_destroy(handle)?
     }
     fn hipStreamSynchronize(raw: usize) { calls()?.stream_synchronize(stream(raw)?)? }
@@ -220,16 +238,27 @@ exports! {
         calls()?.stream_write(stream(raw)?, address, value)?
     }
     fn hipStreamWaitValue64(raw: usize, address: u64, value: u64, flags: c_uint, mask: u64) {
-        require(flags == GREATER_OR_EQUAL && mask == u64::MAX)?;
+        require(flags == STREAM_WAIT_VALUE_GTE && mask == u64::MAX)?;
         calls()?.stream_wait(stream(raw)?, address, value)?
     }
 
     fn hipEventCreateWithFlags(out: *mut EventHandle, flags: c_uint) {
         require(flags == 0)?;
-        *out = calls()?.event_create(device())?
+        *out = calls()?.event_create(device())?;
+        locked(&EVENTS)?.get_or_insert_default().insert(out.read().0, device());
     }
-    fn hipEventDestroy(event: EventHandle) { calls()?.event_destroy(event)? }
-    fn hipEventRecord(event: EventHandle, raw: usize) { calls()?.event_record(event, stream(raw)?)? }
+    fn hipEventDestroy(event: EventHandle) {
+        calls()?.event_destroy(event)?;
+        locked(&EVENTS)?.get_or_insert_default().remove(&event.0);
+    }
+    fn hipEventRecord(event: EventHandle, raw: usize) {
+        let stream = stream(raw)?;
+        let of = locked(&EVENTS)?.get_or_insert_default().get(&event.0).copied();
+        if of != Some(stream.device) {
+            return Err(Failure::Code(INVALID_HANDLE));
+        }
+        calls()?.event_record(event, stream)?
+    }
     fn hipStreamWaitEvent(raw: usize, event: EventHandle, flags: c_uint) {
         require(flags == 0)?;
         calls()?.event_wait(event, stream(raw)?)?
@@ -241,7 +270,7 @@ exports! {
     }
 
     fn hipStreamBeginCapture(raw: usize, mode: c_int) {
-        require(mode == 1)?;
+        require(mode == STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
         calls()?.capture_begin(stream(raw)?)?
     }
     fn hipStreamEndCapture(raw: usize, out: *mut GraphHandle) { *out = calls()?.capture_end(stream(raw)?)? }
@@ -269,7 +298,7 @@ exports! {
         let size = calls()?.argument_bytes(module, &kernel)?.ok_or(Failure::Code(NOT_FOUND))?;
         // A word for each look-up, to the end of the process.
         let word = Box::into_raw(Box::new(size as u32)) as usize;
-        GLOBALS.lock().map_err(|_| Failure::Code(INVALID_HANDLE))?.push(word);
+        locked(&GLOBALS)?.push(word);
         (*out, *bytes) = (word as u64, size_of::<u32>())
     }
     fn hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -290,6 +319,6 @@ exports! {
         calls()?.launch(function, Grid { blocks, threads, shared_bytes }, *arguments, stream(raw)?)?
     }
 
-    fn hipDrvGetErrorName(_code: c_int, out: *mut *const c_char) { *out = c"HIP shim".as_ptr() }
+    fn hipDrvGetErrorName(code: c_int, out: *mut *const c_char) { *out = name_of(code) }
     fn hipDrvGetErrorString(code: c_int, out: *mut *const c_char) { *out = text_of(code) }
 }

@@ -1,13 +1,17 @@
 //! A shim of HIP, **test code**: a `libamdhip64.so` with hipRTC inside, that forwards to another call table.
 //!
 //! It lets the HIP side of the table run for real where there is no AMD GPU: on the emulator (the default), or on an
-//! NVIDIA GPU with `HIP_SHIM_BACKEND=cuda`. It proves names, signatures, argument order and struct layouts as this
-//! crate understands them, and everything above the table; it says nothing about AMD's runtime.
+//! NVIDIA GPU with `HIP_SHIM_BACKEND=cuda`. It proves names, signatures, argument order and struct layouts, and everything
+//! above the table. What AMD's runtime refuses as far as its sources tell, it refuses too: memory of a device that is not
+//! the current one, events on streams of another device, numbers that are not HIP's. How fast AMD's runtime is, what its
+//! caches show and which of its streams wait for each other, it does not tell.
 //!
 //! | variable | |
 //! |---|---|
 //! | `HIP_SHIM_BACKEND` | `emulator` or `cuda` |
-//! | `HIP_SHIM_VERSION` | what `hipRuntimeGetVersion` says, 70200000 by default; before 70100000 descriptors are imported by pointer, as HIP did |
+//! | `HIP_SHIM_TARGET` | the GPU that it gives itself out as, `gfx942` by default, or `gfx950` |
+//! | `HIP_SHIM_VERSION` | what `hipRuntimeGetVersion` says, 70200000 by default; before 70100000 descriptors are imported by pointer, before 70000000 there is no uncached memory to share, as with HIP |
+//! | `HIP_SHIM_APART` | a device without peer access |
 
 #![allow(missing_docs, reason = "the functions are HIP's, and are documented there")]
 #![allow(non_snake_case, reason = "HIP's names")]
@@ -28,7 +32,9 @@ use campanile_gpu::{Backend, CallError, Emulation, Gpu, Settings};
 
 const SUCCESS: c_int = 0;
 const INVALID_VALUE: c_int = 1;
+const OUT_OF_MEMORY: c_int = 2;
 const NOT_INITIALIZED: c_int = 3;
+const INVALID_DEVICE: c_int = 101;
 const INVALID_HANDLE: c_int = 400;
 const NOT_FOUND: c_int = 500;
 const NOT_READY: c_int = 600;
@@ -96,7 +102,10 @@ fn stream(raw: usize) -> Result<StreamHandle> {
 fn code_of(call: impl FnOnce() -> Result<()>) -> c_int {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => SUCCESS,
-        Ok(Err(Failure::Code(code))) => code,
+        Ok(Err(Failure::Code(code))) => {
+            TEXTS.with_borrow_mut(|texts| texts.remove(&code));
+            code
+        }
         Ok(Err(Failure::Call(error))) => {
             let code = error.code().unwrap_or(UNKNOWN);
             let text = CString::new(format!("the shim's backend says: {error}")).unwrap_or_default();
@@ -109,7 +118,23 @@ fn code_of(call: impl FnOnce() -> Result<()>) -> c_int {
 
 /// The last text of a code on this thread.
 fn text_of(code: c_int) -> *const c_char {
-    TEXTS.with_borrow(|texts| texts.get(&code).map_or(c"no text".as_ptr(), |text| text.as_ptr()))
+    TEXTS.with_borrow(|texts| texts.get(&code).map_or(c"refused by the shim".as_ptr(), |text| text.as_ptr()))
+}
+
+/// HIP's name of a code.
+fn name_of(code: c_int) -> *const c_char {
+    let name = match code {
+        SUCCESS => c"hipSuccess",
+        INVALID_VALUE => c"hipErrorInvalidValue",
+        OUT_OF_MEMORY => c"hipErrorOutOfMemory",
+        NOT_INITIALIZED => c"hipErrorNotInitialized",
+        INVALID_DEVICE => c"hipErrorInvalidDevice",
+        INVALID_HANDLE => c"hipErrorInvalidHandle",
+        NOT_FOUND => c"hipErrorNotFound",
+        NOT_READY => c"hipErrorNotReady",
+        _ => c"hipErrorUnknown",
+    };
+    name.as_ptr()
 }
 
 /// Defines exported functions that return HIP's codes.

@@ -47,11 +47,15 @@ unsafe fn text(pointer: *const c_char) -> String {
     unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned()
 }
 
+/// The GPU that the shim gives itself out as.
+pub fn target() -> &'static str {
+    if std::env::var("HIP_SHIM_TARGET").is_ok_and(|target| target == "gfx950") { "gfx950" } else { "gfx942" }
+}
+
 fn compile(source: &Source, options: &[String]) -> Result<Vec<u8>, CompileError> {
     let calls = calls().map_err(|_| CompileError::NoCompiler("the shim does not start".to_owned()))?;
-    let arch = options.iter().any(|option| option == "--offload-arch=gfx942");
-    if !arch {
-        return Err(CompileError::NoCompiler("the shim compiles for gfx942".to_owned()));
+    if !options.contains(&format!("--offload-arch={}", target())) {
+        return Err(CompileError::NoCompiler(format!("the shim compiles for {}", target())));
     }
     // Macros mean the same everywhere; the rest is hipRTC's own.
     let target = calls.target(device())?;
