@@ -9,6 +9,9 @@ use crate::codes;
 use crate::import::TableError;
 use crate::text;
 
+/// The header of C authors and the core name one version.
+const _: () = assert!(abi::DEVICE_API == DeviceCode::API);
+
 /// The record of device code, for ever.
 pub(crate) fn record(code: &'static DeviceCode) -> abi::DeviceCode {
     abi::DeviceCode {
