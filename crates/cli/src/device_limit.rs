@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use campanile::gpu::link::{Arm, LinkLayout, LinkOptions, LinkRank, Pattern};
-use campanile::gpu::{Backend, Cache, Device, DeviceCommunicator};
+use campanile::gpu::{Cache, Device, DeviceCommunicator};
 use campanile::{Barrier, Communicator};
 
 use crate::bench::percentile;

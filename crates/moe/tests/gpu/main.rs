@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "its benchmark is not run here")]
 #[path = "../../examples/moe_gpu/case.rs"]
 mod case;
+mod disorder;
 mod emulated;
 mod graph;
 mod grid;

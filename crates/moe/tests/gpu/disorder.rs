@@ -1,14 +1,9 @@
 //! Calls in any order, in the emulator: whatever a caller does out of order ends within the deadline, is told, breaks no
 //! device, and is over with a new generation, whose rounds have the bits of the model.
 
-#[allow(dead_code, reason = "this test uses a part")]
-#[path = "../examples/moe_gpu/case.rs"]
-mod case;
-mod emulated;
-
 use std::time::Duration;
 
-use campanile_core::MoeCombine;
+use campanile_core::{MoeCombine, MoeMode};
 use campanile_gpu::{Coherence, DeviceMemory, Stream};
 use campanile_moe::Solution;
 use campanile_moe::exchange::Layout;
@@ -19,8 +14,8 @@ use campanile_moe::protocol::{Epoch, Set};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use case::{Case, PATIENCE};
-use emulated::{cache, devices, pair};
+use crate::case::{Case, PATIENCE};
+use crate::emulated::{MODES, cache, devices, pair};
 
 /// Sets.
 const SETS: u32 = 2;
@@ -106,9 +101,9 @@ impl Rank {
 }
 
 /// Calls of every rank, all at once; then a new generation and a round on each set.
-fn disorder(tokens: &[usize], (wave, schedule): (u32, u64), combine: MoeCombine, first: Epoch) {
+fn disorder(mode: MoeMode, tokens: &[usize], (wave, schedule): (u32, u64), combine: MoeCombine, first: Epoch) {
     let Some(devices) = devices(tokens.len(), wave, schedule) else { return };
-    let case = Case { combine, ..Case::new(tokens) };
+    let case = Case { mode, combine, ..Case::new(tokens) };
     let options = GpuMoeOptions { deadline: PATIENCE, first, ..GpuMoeOptions::default() };
     let operations = GpuMoe::in_process(&devices, &case.config(SETS), &options, &cache()).unwrap();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(SEEDS);
@@ -171,14 +166,15 @@ fn disorder(tokens: &[usize], (wave, schedule): (u32, u64), combine: MoeCombine,
 
 #[test]
 fn calls_in_any_order() {
-    disorder(&[5, 9, 3], (32, 3), MoeCombine::Pull, Epoch::FIRST);
-    disorder(&[5, 9, 3], (64, 0), MoeCombine::Push, Epoch(u32::MAX - 5));
+    disorder(MODES[0], &[5, 9, 3], (32, 3), MoeCombine::Pull, Epoch::FIRST);
+    disorder(MODES[0], &[5, 9, 3], (64, 0), MoeCombine::Push, Epoch(u32::MAX - 5));
+    disorder(MODES[1], &[5, 9, 3], (64, 3), MoeCombine::Pull, Epoch(u32::MAX - 5));
 }
 
 /// What would be the end of a GPU's context is refused before the launch.
 #[test]
 fn addresses_that_no_kernel_can_take_are_refused() {
-    let Some((operations, parts)) = pair(&GpuMoeOptions::default()) else { return };
+    let Some((operations, parts)) = pair(MODES[1], &GpuMoeOptions::default()) else { return };
     let (moe, part) = (&operations[0], &parts[0]);
     let dispatch = |stream: &Stream, change: fn(&mut DeviceTokens)| {
         let mut tokens = part.tokens;
