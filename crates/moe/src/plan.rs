@@ -377,6 +377,22 @@ mod tests {
         assert_eq!(push.bytes() - pull.bytes(), 2 * (output + weights));
     }
 
+    /// 128 tokens of 7168 on 4 ranks: what a low-latency set may take.
+    #[test]
+    fn a_small_set_is_small() {
+        let set = |dtype: DType| {
+            let config = MoeConfig::new(128, 7168, 8, Problem::block_map(256, 4));
+            let config = MoeConfig { sets: 1, dtype, scales: dtype.default_scales(7168), ..config };
+            Plan::new(config, 0, 4, PlanPaths::default()).unwrap().bytes()
+        };
+        let (rows, meta) = (4 * 128, 80); // 17 words, padded to 16 bytes
+        let words = 256; // 4 lines of 64 bytes
+        let outputs = rows * 14336;
+        assert_eq!(set(DType::BF16), words + rows * (14336 + meta) + outputs);
+        assert_eq!(set(DType::F8E4M3), words + rows * (7168 + 4 * 56 + meta) + outputs);
+        assert!(set(DType::BF16) < 64 << 20);
+    }
+
     #[test]
     fn ranks_must_agree_on_quantisation() {
         let given = MoeConfig { quantize: false, ..config().quantized(DType::F8E4M3) };
