@@ -11,7 +11,9 @@ use campanile::moe::gpu::exchange::DeviceProblem;
 use campanile::moe::gpu::{GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile::moe::model;
 use campanile::moe::{RankOutput, Received, Solution};
-use campanile::{CommError, Communicator, FaultKind, Moe, MoeConfig, MoeError, Plugins, Rank, Set, Team, threads_over};
+use campanile::{
+    CommError, Communicator, FaultKind, Moe, MoeConfig, MoeError, MoeMode, Plugins, Rank, Set, Team, threads_over,
+};
 
 use emulated::{moe_config, problem};
 
@@ -128,10 +130,13 @@ fn a_rank_that_cannot_build_its_part_is_an_error_on_all() {
     }
 }
 
+/// Also where one rank has the schedule for throughput, and the others that for latency.
 #[test]
 fn rounds_over_a_communicator_are_those_of_the_model() {
     let Some(ended) = ranks(|place| {
-        let moe = place.moe(&GpuMoeOptions::default())?;
+        let mode = if place.rank() == 1 { MoeMode::Throughput } else { MoeMode::LowLatency };
+        let config = MoeConfig { mode, ..moe_config(RANKS, TOKENS, HIDDEN) };
+        let moe = place.moe_of(config, &GpuMoeOptions::default())?;
         let part = place.part(&moe)?;
         for round in 0..5 {
             part.poison(0x5a)?;
