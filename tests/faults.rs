@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     cases.push(case("a_missing_rank_is_named", missing));
     cases.push(case("too_little_memory_is_an_error_on_every_rank", too_little_memory));
     // They wait more than they work.
-    cases::run(cases, 2)
+    cases::run(cases, 3)
 }
 
 /// Runs a job of this program; what each rank wrote, and how long the job took.
