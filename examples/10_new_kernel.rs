@@ -18,7 +18,7 @@ use campanile::gpu::view::{CommunicatorView, RegionView};
 use campanile::gpu::{
     Cache, Compile, Device, DeviceCommunicator, Gpu, Grid, Plan, Residency, Settings, Source, has_compiler,
 };
-use campanile::{Communicator, GpuChoice, Plugins, configuration, threads_over};
+use campanile::{Barrier, Communicator, GpuChoice, Plugins, configuration, threads_over};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -82,6 +82,8 @@ fn run(job: &Arc<Communicator>, device: &Device, cache: &Cache) -> Result<Vec<u8
 
     let (stream, window) = (device.stream()?, comm.part(&blocks)?);
     let mut all = vec![0; blocks.bytes()];
+    // Ranks may share a device, and what loads or allocates there waits for a kernel that waits for this rank.
+    Barrier::new(job)?.wait()?;
     for round in 1..=ROUNDS {
         stream.upload(&window, blocks.stride * rank, &block(rank, round))?;
         let argument = AllGather { comm: comm.view(), blocks: RegionView::from(&blocks), bytes: BLOCK as u64, round };

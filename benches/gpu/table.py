@@ -54,7 +54,7 @@ def moe(steps, nccl):
                 str(report["tokens"]), report["dtype"], str(report.get("sms") or "–"), name, *phase(report[name]),
                 number(report.get("round_us")), number(other.get(f"{name}_us")),
             ])
-    print("MoE: medians in µs. The share is wire GB/s over the limit of the same run; a round is dispatch, experts and combine")
+    print("MoE: medians in µs. The share is wire GB/s over the limit of the same run; a round is a dispatch and a combine")
     print("in a graph of many. NCCL moves the payload only.")
     print()
     table(["tokens", "type", "SMs", "", "kernel", "end to end", "of limit", "round", "NCCL"], rows)
