@@ -75,6 +75,8 @@ fn job(arguments: &[&str], timeout: Duration) -> (Vec<String>, String) {
         .env("CAMPANILE_KERNEL_CACHE", emulated::kernels())
         .env("RUST_BACKTRACE", "0")
         .timeout(Some(Duration::from_secs(120)))
+        // For the others to say what they saw; after twice as long one that is stopped is killed.
+        .grace(Duration::from_secs(4))
         .output(Output::Captured)
         .run()
         .expect("the job starts");
@@ -99,17 +101,20 @@ fn one_fails(deed: Deed, moment: &str, timeout: Duration, kind: FaultKind) {
     assert!(timeout == SHORT || start.elapsed() < LONG / 2, "it took {:?}", start.elapsed());
 }
 
-/// One rank of a job: rounds until the culprit has done its deed; says how they ended.
+/// One rank of a job: rounds until the culprit has done its deed; says how they ended, and fails with them.
 fn rank() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [deed, moment] = &arguments[..] else { unreachable!("the arguments are this program's own") };
     let config = configuration().expect("the launcher sets it");
     let comm = world(&config).expect("all ranks come");
     let mut out = std::io::stdout().lock();
-    if let Err(error) = rounds(&config, &comm, deed, moment, &mut out) {
-        writeln!(out, "{error}").expect("the launcher reads");
+    match rounds(&config, &comm, deed, moment, &mut out) {
+        Ok(code) => code,
+        Err(error) => {
+            writeln!(out, "{error}").expect("the launcher reads");
+            ExitCode::FAILURE
+        }
     }
-    ExitCode::SUCCESS
 }
 
 fn named(error: &GpuMoeError) -> String {
@@ -125,7 +130,7 @@ fn rounds(
     deed: &str,
     moment: &str,
     out: &mut impl Write,
-) -> Result<(), GpuMoeError> {
+) -> Result<ExitCode, GpuMoeError> {
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let (gpu, _) = emulated::devices().expect("the parent has looked");
     let device = gpu.device(comm.device().expect("p2p has a device for each rank"))?;
@@ -148,7 +153,7 @@ fn rounds(
                 }
             }
             act(deed, &moe);
-            return Ok(());
+            return Ok(ExitCode::SUCCESS);
         }
         // SAFETY: as above.
         unsafe { moe.launch_round(set, &part)? };
@@ -157,11 +162,11 @@ fn rounds(
             // SAFETY: as above.
             let again = unsafe { moe.launch_round(set, &part) }.expect_err("the operation is over");
             writeln!(out, "refused {}", named(&again)).expect("the launcher reads");
-            return Ok(());
+            return Ok(ExitCode::FAILURE);
         }
     }
     writeln!(out, "done").expect("the launcher reads");
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 fn act(deed: &str, moe: &GpuMoe) {
