@@ -219,7 +219,7 @@ CAMPANILE_DEVICE void count_experts(const DispatchArguments& a, LowLatencyShared
         reinterpret_cast<const u32*>(c.near[c.rank] + row_at(c, c.meta, c.meta_stride, source, row)) + 1;
     if (few) {
       for (u32 slot = lane(); slot < c.topk; slot += WAVE) {
-        const u32 expert = load_relaxed<Scope::Device>(experts + slot);
+        const u32 expert = load_relaxed<Scope::System>(experts + slot);
         if (expert < a.local_experts) add_shared(&shared.counts[expert], 1);
       }
       continue;
@@ -228,7 +228,7 @@ CAMPANILE_DEVICE void count_experts(const DispatchArguments& a, LowLatencyShared
     for (u32 slot = 0; slot < c.topk; slot += 8) {
       u32 found[8];
       CAMPANILE_UNROLL
-      for (u32 n = 0; n < 8; n++) found[n] = slot + n < c.topk ? load_relaxed<Scope::Device>(experts + slot + n) : NONE;
+      for (u32 n = 0; n < 8; n++) found[n] = slot + n < c.topk ? load_relaxed<Scope::System>(experts + slot + n) : NONE;
       CAMPANILE_UNROLL
       for (u32 n = 0; n < 8; n++)
         if (found[n] < a.local_experts) add_shared(&shared.counts[found[n]], 1);

@@ -75,7 +75,7 @@ pub struct Args {
     /// what the geometry table says]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     sms: Option<u32>,
-    /// Launch graphs instead of kernels, and time whole rounds in a graph of 10 too; needs --device gpu or emulator
+    /// Launch graphs instead of kernels, and time kernels and whole rounds inside a graph of 10; needs --device gpu or emulator
     #[arg(long)]
     graph: bool,
     #[command(flatten)]

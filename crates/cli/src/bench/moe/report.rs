@@ -103,9 +103,9 @@ impl Report<'_> {
                     .to_owned()
             }
             (Some(sms), graph) => format!(
-                "Kernels on {sms} multiprocessors, launched {}; rates are by kernel time. The limit is that of peer \
-                 stores,\nor for a combine by pull of peer loads, by a kernel that only copies.\n",
-                if graph { "by graphs" } else { "one by one" }
+                "Kernels on {sms} multiprocessors, launched {};\nrates are by kernel time. The limit is that of peer stores, \
+                 or for a combine by pull of peer loads,\nby a kernel that only copies.\n",
+                if graph { "and timed by graphs" } else { "one by one and timed by events, which take some µs too" }
             ),
         }
         .as_str();
