@@ -18,7 +18,7 @@ use campanile::gpu::{
 };
 use campanile::moe::gpu::{DeviceOut, DeviceTokens, Index};
 use campanile::{
-    Communicator, DType, GpuChoice, GpuMoe, GpuMoeOptions, MoeConfig, Plugins, Problem, Set, configuration,
+    Barrier, Communicator, DType, GpuChoice, GpuMoe, GpuMoeOptions, MoeConfig, Plugins, Problem, Set, configuration,
     threads_over,
 };
 
@@ -142,6 +142,8 @@ fn run(comm: &std::sync::Arc<Communicator>, device: &Device, cache: &Cache) -> R
     };
     let results = DeviceOut { count: count.address(), out: out.address(), stride: HIDDEN * 4, out_weights: 0 };
 
+    // Ranks may share a device, and what loads or allocates there waits for a kernel that waits for this rank.
+    Barrier::new(comm)?.wait()?;
     for round in 0..ROUNDS {
         // Two sets in turn: no round waits for the last one's results to be read.
         let set = Set(round as u32 % 2);

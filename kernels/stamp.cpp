@@ -7,6 +7,6 @@ struct StampArguments {
   u64* stamp;
 };
 
-CAMPANILE_KERNEL(stamp, 32, StampArguments, a) {
+CAMPANILE_KERNEL(stamp, 64, StampArguments, a) {
   if (thread_index() == 0) store(a.stamp, global_nanoseconds());
 }

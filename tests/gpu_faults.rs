@@ -134,7 +134,7 @@ fn rounds(
     let (rank, ranks) = (comm.rank(), comm.ranks());
     let (gpu, _) = emulated::devices().expect("the parent has looked");
     let device = gpu.device(comm.device().expect("p2p has a device for each rank"))?;
-    let options = GpuMoeOptions { deadline: comm.timeout(), ..GpuMoeOptions::default() };
+    let options = GpuMoeOptions::default();
     let cache = Cache::new(&config.into());
     let moe = GpuMoe::new(comm, &device, moe_config(ranks, TOKENS, HIDDEN), &options, &cache)?;
     let part = DeviceProblem::new(&moe, &problem(rank, ranks, TOKENS, HIDDEN), Index::I32, 0)?;

@@ -157,15 +157,10 @@ fn rounds_over_a_communicator_are_those_of_the_model() {
 fn an_abort_ends_the_kernels_of_all_and_what_comes_later() {
     let (launched, replayed) = (&Barrier::new(RANKS), &Barrier::new(RANKS));
     let Some(ended) = ranks(|place| {
-        let moe = place.moe(&GpuMoeOptions { deadline: PATIENCE, ..GpuMoeOptions::default() })?;
+        let moe = place.moe(&GpuMoeOptions { deadline: Some(PATIENCE), ..GpuMoeOptions::default() })?;
         let part = place.part(&moe)?;
-        let mut launched_too = Ok(());
-        let graph = part.stream.capture(|_| {
-            // SAFETY: the part is alive until its stream is done, here and below.
-            launched_too = unsafe { moe.launch_round(Set(1), &part) };
-            Ok(())
-        })?;
-        launched_too?;
+        // SAFETY: the part is alive until its stream is done, here and below.
+        let graph = part.stream.capture(|_| unsafe { moe.launch_round(Set(1), &part) })?;
         if place.rank() == 2 {
             launched.wait();
             moe.abort();
@@ -206,7 +201,8 @@ fn a_rank_that_never_comes_is_named_by_the_word_that_it_owes() {
         let team = Team::new([Rank(2), Rank(0)]).expect("two ranks");
         let Some(comm) = place.comm.split(&team)? else { return Ok(()) };
         let place = Place { comm: &Arc::new(comm), ..*place };
-        let moe = place.moe(&GpuMoeOptions { deadline: Duration::from_millis(200), ..GpuMoeOptions::default() })?;
+        let moe =
+            place.moe(&GpuMoeOptions { deadline: Some(Duration::from_millis(200)), ..GpuMoeOptions::default() })?;
         if place.rank() == 0 {
             over.wait();
             return moe.check();
@@ -235,7 +231,7 @@ fn a_rank_that_never_comes_is_named_by_the_word_that_it_owes() {
 fn survivors_go_on_without_a_rank_that_has_gone() {
     let launched = &Barrier::new(RANKS);
     let Some(ended) = ranks(|place| {
-        let mut moe = place.moe(&GpuMoeOptions { deadline: PATIENCE, ..GpuMoeOptions::default() })?;
+        let mut moe = place.moe(&GpuMoeOptions { deadline: Some(PATIENCE), ..GpuMoeOptions::default() })?;
         let part = place.part(&moe)?;
         if place.rank() == 2 {
             launched.wait();

@@ -54,8 +54,8 @@ enum Command {
     /// Load one library, in a process that may die of it
     #[command(hide = true)]
     Library {
-        /// Its file name.
-        name: String,
+        /// Files that it may be in.
+        files: Vec<String>,
     },
     /// One rank of a job that another `campanile` started
     #[command(hide = true)]
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::main(&args),
         Command::Info(args) => info::main(&args),
         Command::Doctor(args) => doctor::main(&args),
-        Command::Library { name } => doctor::library(&name),
+        Command::Library { files } => doctor::library(&files),
         Command::Rank { job } => job::main(&job),
     };
     match ended {

@@ -41,7 +41,7 @@ pub struct Args {
     /// Number of ranks; with --input, that of the file [default: 4]
     #[arg(long, short = 'n')]
     ranks: Option<usize>,
-    /// Schedule of dispatch [default: what CAMPANILE_MOE_MODE says, else auto]
+    /// Schedule of dispatch, on devices also of combine [default: what CAMPANILE_MOE_MODE says, else auto]
     #[arg(long, value_parser = named::<MoeMode>(&["auto", "throughput", "low-latency"]))]
     mode: Option<MoeMode>,
     /// Who moves the results [default: what CAMPANILE_MOE_COMBINE says, else auto]
@@ -138,7 +138,7 @@ impl Exchange {
             return Ok(encode(comm, &exchanged, Limits { copies: measure_limits(comm, problem)?, link: None }));
         };
         let device = devices.of_rank(comm)?;
-        let gpu = GpuMoeOptions { deadline: comm.timeout(), ..GpuMoeOptions::default() };
+        let gpu = GpuMoeOptions::default();
         let exchanged = gpu::exchange::run(comm, &device, problem, &self.options()?, &gpu, &devices.cache)?;
         let link = DeviceLimit::new(comm, &device, &devices.cache)?.measure(&mut Barrier::new(comm)?)?;
         Ok(encode(comm, &exchanged, Limits { copies: None, link: Some(link) }))

@@ -104,6 +104,8 @@ fn a_benchmark_has_kernel_times_and_the_limit_of_the_links() {
             }
             assert_eq!(value[phase]["end_to_end_us"], value[phase]["median_us"]);
             assert_eq!(value[phase]["grid"][0], sms);
+            let quick = phase == "dispatch" || value["combine_by"] == "pull";
+            assert_eq!(value[phase]["schedule"], if quick { "low-latency" } else { "throughput" });
         }
     }
     // The figures of devices are not those of the host.

@@ -181,9 +181,19 @@ pub enum PlanError {
     },
     /// Its blocks wait for each other, and cannot all run at once.
     #[error(
-        "kernel {kernel}: {blocks} blocks of {threads} threads with {shared_bytes} bytes of shared memory wait for \
-         each other, but only {resident} fit on the device at once ({per_multiprocessor} on each of {multiprocessors} \
-         multiprocessors); ask for fewer or smaller blocks"
+        "kernel {kernel}: {}",
+        if *resident == 0 {
+            format!(
+                "a block of {threads} threads with {shared_bytes} bytes of shared memory does not fit on a multiprocessor, or has \
+                 more threads than the kernel was compiled for; ask for smaller ones"
+            )
+        } else {
+            format!(
+                "{blocks} blocks of {threads} threads with {shared_bytes} bytes of shared memory wait for each other, but \
+                 only {resident} fit on the device at once ({per_multiprocessor} on each of {multiprocessors} \
+                 multiprocessors); ask for fewer or smaller blocks"
+            )
+        }
     )]
     NotResident {
         /// The kernel.

@@ -12,12 +12,40 @@ use crate::{Address, CallError, Device, Event, Graph, Memory};
 pub struct Stream {
     device: Device,
     handle: StreamHandle,
+    /// Whether dropping it destroys it.
+    owned: bool,
 }
 
 impl Stream {
     pub(crate) fn new(device: &Device) -> Result<Self, CallError> {
         let handle = device.gpu().calls().stream_create(device.ordinal())?;
-        Ok(Self { device: device.clone(), handle })
+        Ok(Self { device: device.clone(), handle, owned: true })
+    }
+
+    /// A stream that the caller's engine has made, by its handle (`CUstream`, `hipStream_t`; of PyTorch,
+    /// `torch.cuda.Stream.cuda_stream`). Dropping this leaves it alone.
+    ///
+    /// ```
+    /// use campanile_gpu::{Coherence, Emulation, Gpu, Settings, Stream};
+    ///
+    /// let device = Gpu::emulator(Emulation::default(), &Settings::default())?.device(0)?;
+    /// let (engines, memory) = (device.stream()?, device.allocate(2, Coherence::Coarse)?);
+    /// // SAFETY: the engine's stream outlives this one.
+    /// let stream = unsafe { Stream::borrowed(&device, engines.handle().raw) };
+    /// stream.upload(&memory, 0, &[7; 2])?;
+    /// drop(stream);
+    /// let mut bytes = [0; 2];
+    /// engines.download(&memory, 0, &mut bytes)?;
+    /// assert_eq!(bytes, [7, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Safety
+    /// It is a stream of this device, in its primary context, and lives as long as what is returned, and as graphs that were
+    /// captured from it.
+    #[must_use]
+    pub unsafe fn borrowed(device: &Device, raw: usize) -> Self {
+        Self { device: device.clone(), handle: StreamHandle { raw, device: device.ordinal() }, owned: false }
     }
 
     /// Its device.
@@ -160,7 +188,7 @@ impl Stream {
     ///
     /// # Errors
     /// Those of `work`, and of the calls; a capture that failed is ended.
-    pub fn capture(&self, work: impl FnOnce(&Self) -> Result<(), CallError>) -> Result<Graph, CallError> {
+    pub fn capture<E: From<CallError>>(&self, work: impl FnOnce(&Self) -> Result<(), E>) -> Result<Graph, E> {
         let calls = self.device.gpu().calls();
         // SAFETY: own handle; the graph's handle goes to its owner.
         unsafe {
@@ -168,12 +196,13 @@ impl Stream {
             let worked = work(self);
             let graph = calls.capture_end(self.handle);
             match (worked, graph) {
-                (Ok(()), Ok(graph)) => Graph::new(self, graph),
+                (Ok(()), Ok(graph)) => Ok(Graph::new(self, graph)?),
                 (Err(error), Ok(graph)) => {
                     let _ = calls.graph_destroy(graph);
                     Err(error)
                 }
-                (Err(error), Err(_)) | (Ok(()), Err(error)) => Err(error),
+                (Err(error), Err(_)) => Err(error),
+                (Ok(()), Err(error)) => Err(error.into()),
             }
         }
     }
@@ -192,6 +221,9 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        if !self.owned {
+            return;
+        }
         // SAFETY: own handle, destroyed once.
         if let Err(error) = unsafe { self.device.gpu().calls().stream_destroy(self.handle) } {
             tracing::warn!(%error, "a stream was not destroyed");

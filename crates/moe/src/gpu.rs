@@ -34,7 +34,7 @@ mod windows;
 use std::sync::Arc;
 use std::time::Duration;
 
-use campanile_core::{CommError, Communicator, MemoryKind, MoeCombine};
+use campanile_core::{CommError, Communicator, MemoryKind, MoeCombine, MoeMode};
 use campanile_gpu::{Address, Cache, Device, Grid, Pins, Stream};
 
 pub use error::{Failure, FailureKind, GpuMoeError};
@@ -50,11 +50,15 @@ use push::Push;
 use watch::Watch;
 use windows::Windows;
 
+/// Bounds each wait on the device where nothing else does.
+const DEADLINE: Duration = Duration::from_secs(10);
+
 /// How an operation runs. The result does not depend on it.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuMoeOptions {
-    /// Bounds each wait on the device.
-    pub deadline: Duration,
+    /// Bounds each wait on the device, where that is less than the communicator's timeout. None is the timeout; without a
+    /// communicator, ten seconds.
+    pub deadline: Option<Duration>,
     /// Launch geometry of dispatch, where it is not that of the table.
     pub dispatch: Pins,
     /// Launch geometry of combine.
@@ -70,10 +74,10 @@ pub struct GpuMoeOptions {
 }
 
 impl Default for GpuMoeOptions {
-    /// Ten seconds, and the table's geometry.
+    /// The communicator's timeout, and the table's geometry.
     fn default() -> Self {
         let [dispatch, combine, arrange] = [Pins::default(); 3];
-        let (deadline, senders, receivers) = (Duration::from_secs(10), None, None);
+        let (deadline, senders, receivers) = (None, None, None);
         Self { deadline, dispatch, combine, arrange, senders, receivers, first: Epoch::FIRST }
     }
 }
@@ -175,7 +179,9 @@ impl GpuMoe {
         let sharing = on_device.filter(|(member, _)| here.position(**member).is_some()).count();
 
         let window = comm.window(plan.bytes(), MemoryKind::Device(device.ordinal()))?;
-        let options = GpuMoeOptions { deadline: options.deadline.min(comm.timeout()), ..*options };
+        let timeout = comm.timeout();
+        let deadline = Some(options.deadline.map_or(timeout, |deadline| deadline.min(timeout)));
+        let options = GpuMoeOptions { deadline, ..*options };
         let built = Windows::of(window, &plan).and_then(|windows| {
             let watch = Watch::new(comm, device)?;
             Self::build(device, plan, &options, cache, windows, sharing, Some(watch))
@@ -250,6 +256,13 @@ impl GpuMoe {
     /// How results come back: pull or push.
     pub fn combine_by(&self) -> MoeCombine {
         if self.push.is_some() { MoeCombine::Push } else { MoeCombine::Pull }
+    }
+
+    /// The schedules of dispatch and combine, which [`MoeMode::Auto`] came to. A combine by push has one, for throughput.
+    pub fn schedules(&self) -> [MoeMode; 2] {
+        let schedule = self.kernels.schedule;
+        [schedule.dispatch, schedule.combine && self.push.is_none()]
+            .map(|quick| if quick { MoeMode::LowLatency } else { MoeMode::Throughput })
     }
 
     /// Geometry of dispatch and combine.
@@ -460,7 +473,7 @@ impl GpuMoe {
             failed: self.state.address(&self.state.failed),
             abort: self.state.abort_address(),
             record: self.state.record_address(),
-            deadline: self.options.deadline.as_nanos().min(u128::from(u64::MAX / 2)) as u64,
+            deadline: self.options.deadline.unwrap_or(DEADLINE).as_nanos().min(u128::from(u64::MAX / 2)) as u64,
             rank: self.plan.rank as u32,
             ranks: self.plan.ranks as u32,
             capacity: config.capacity as u32,

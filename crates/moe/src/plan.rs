@@ -44,7 +44,7 @@ pub struct MoeConfig {
     pub weighted: bool,
     /// Buffer sets: how many rounds may be in flight at once, 1 to 1024.
     pub sets: u32,
-    /// Schedule of dispatch: the wire format and the words are the same, so ranks may differ.
+    /// Schedule of dispatch, on devices also of combine: the wire format and the words are the same, so ranks may differ.
     pub mode: MoeMode,
     /// Who moves the results; auto pulls where load / store reaches every rank.
     pub combine: MoeCombine,

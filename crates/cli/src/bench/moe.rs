@@ -62,7 +62,7 @@ pub struct Args {
     /// Rounds before them
     #[arg(long, default_value_t = 5)]
     warmup: usize,
-    /// Schedule of dispatch [default: what CAMPANILE_MOE_MODE says, else auto]
+    /// Schedule of dispatch, on devices also of combine [default: what CAMPANILE_MOE_MODE says, else auto]
     #[arg(long, value_parser = named::<MoeMode>(&["auto", "throughput", "low-latency"]))]
     mode: Option<MoeMode>,
     /// Who moves the results [default: what CAMPANILE_MOE_COMBINE says, else auto]
@@ -350,6 +350,7 @@ pub fn main(args: &Args) -> Result<(), Error> {
             kernel_us,
             end_to_end_us: summary.median_us,
             grid: of_devices.as_ref().map(|ranks| ranks[0].grids[which]),
+            schedule: of_devices.as_ref().map(|ranks| ranks[0].schedules[which].clone()),
             summary,
             wire_bytes,
             logical_bytes,

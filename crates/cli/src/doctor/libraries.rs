@@ -14,18 +14,36 @@ use crate::output::print;
 /// A library and what it is for.
 pub struct Library {
     name: &'static str,
+    /// Files that it may be in, as those who load it try them.
+    files: &'static [&'static str],
     matters: &'static str,
 }
 
 /// The libraries.
 pub const LIBRARIES: [Library; 7] = [
-    Library { name: "libcuda.so.1", matters: "not shm; NVIDIA GPUs: the driver" },
-    Library { name: "libnvrtc.so.12", matters: "not shm; NVIDIA GPUs: kernels are compiled at run time" },
-    Library { name: "libamdhip64.so", matters: "not shm; AMD GPUs: the runtime" },
-    Library { name: "libhiprtc.so", matters: "not shm; AMD GPUs: kernels are compiled at run time" },
-    Library { name: "libibverbs.so.1", matters: "not shm; rdma: InfiniBand and RoCE" },
-    Library { name: "librdmacm.so.1", matters: "not shm; rdma: connections by address" },
-    Library { name: "libfabric.so.1", matters: "not shm; networks by libfabric, such as EFA and Slingshot" },
+    Library { name: "libcuda.so.1", files: &["libcuda.so.1"], matters: "not shm; NVIDIA GPUs: the driver" },
+    Library {
+        name: "libnvrtc.so",
+        files: &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", "/usr/local/cuda/lib64/libnvrtc.so"],
+        matters: "not shm; NVIDIA GPUs: kernels are compiled at run time",
+    },
+    Library {
+        name: "libamdhip64.so",
+        files: &["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"],
+        matters: "not shm; AMD GPUs: the runtime",
+    },
+    Library {
+        name: "libhiprtc.so",
+        files: &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so", "/opt/rocm/lib/libhiprtc.so"],
+        matters: "not shm; AMD GPUs: kernels are compiled at run time",
+    },
+    Library { name: "libibverbs.so.1", files: &["libibverbs.so.1"], matters: "not shm; rdma: InfiniBand and RoCE" },
+    Library { name: "librdmacm.so.1", files: &["librdmacm.so.1"], matters: "not shm; rdma: connections by address" },
+    Library {
+        name: "libfabric.so.1",
+        files: &["libfabric.so.1"],
+        matters: "not shm; networks by libfabric, such as EFA and Slingshot",
+    },
 ];
 
 /// How long one may take to load; a GPU driver that wakes its devices takes a second or two.
@@ -34,13 +52,13 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// All of them, loaded at the same time.
 pub fn libraries() -> Vec<Check> {
     let deadline = Instant::now() + DEADLINE;
-    let loading: Vec<_> = LIBRARIES.iter().map(|library| (library, start(library.name))).collect();
+    let loading: Vec<_> = LIBRARIES.iter().map(|library| (library, start(library.files))).collect();
     loading.into_iter().map(|(library, child)| check(library, child.and_then(|child| end(child, deadline)))).collect()
 }
 
 /// What the child said.
 fn check(library: &Library, loaded: Result<String, String>) -> Check {
-    let Library { name, matters } = *library;
+    let Library { name, matters, .. } = *library;
     match loaded {
         Ok(path) => Check::ok(name, path, matters),
         Err(reason) => Check::not(
@@ -53,11 +71,11 @@ fn check(library: &Library, loaded: Result<String, String>) -> Check {
     }
 }
 
-fn start(name: &str) -> Result<Child, String> {
+fn start(files: &[&str]) -> Result<Child, String> {
     let failed = |error: std::io::Error| format!("the program that loads it cannot be started: {error}");
     let program = std::env::current_exe().map_err(failed)?;
     let mut command = Command::new(program);
-    command.args(["library", name]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.arg("library").args(files).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().map_err(failed)
 }
 
@@ -82,11 +100,17 @@ fn end(mut child: Child, deadline: Instant) -> Result<String, String> {
     }
 }
 
-/// The child: loads one of the libraries and prints the file that it is in.
-pub fn main(name: &str) -> Result<(), Error> {
-    // SAFETY: this process exists to load it, and nothing else; if it is lost, its parent says so.
-    let path = unsafe { campanile::host::library::load(name) }.map_err(anyhow::Error::msg)?;
-    print(&format!("{}\n", path.display()))
+/// The child: loads the first of these files that can be loaded, and prints where it is.
+pub fn main(files: &[String]) -> Result<(), Error> {
+    let mut reasons = Vec::new();
+    for file in files {
+        // SAFETY: this process exists to load it, and nothing else; if it is lost, its parent says so.
+        match unsafe { campanile::host::library::load(file) } {
+            Ok(path) => return print(&format!("{}\n", path.display())),
+            Err(reason) => reasons.push(reason.to_string()),
+        }
+    }
+    Err(anyhow::Error::msg(reasons.join("; ")).into())
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@
 //! is another number. No rank waits for another but through the words.
 
 use campanile_core::MoeMode;
-use campanile_gpu::{Address, CallError, Coherence, Device, DeviceMemory, Graph, HostMemory, Stream};
+use campanile_gpu::{Address, Coherence, Device, DeviceMemory, Graph, HostMemory, Stream};
 use campanile_moe::gpu::{DeviceOut, DeviceTokens, GpuMoe, GpuMoeError, GpuMoeOptions, Index};
 use campanile_moe::protocol::Set;
 use campanile_moe::{MoeConfig, Problem};
@@ -91,7 +91,7 @@ impl<'a> Part<'a> {
             device.allocate(planes.map(|plane| plane_bytes(plane.stride)).max().unwrap_or(0), Coherence::Coarse)?;
         // SAFETY: the memory outlives the stream's work.
         unsafe { stream.fill(&poison, POISON)? };
-        let graph = stream.capture(|stream| {
+        let graph = stream.capture::<GpuMoeError>(|stream| {
             // SAFETY: all memories live as long as the graph; planes have one row a rank and token of the capacity.
             // A rank may write its results between dispatch and combine; its rows are read by its experts alone, and
             // nobody sends it others before its combine.
@@ -112,11 +112,11 @@ impl<'a> Part<'a> {
                     let out = output.address() + (set.index() * OUTPUT) as Address;
                     let to = DeviceOut { count: at, out, stride: ROW, out_weights: out + OUT_WEIGHTS as Address };
                     let (rows, outputs) = (moe.rows(set), moe.outputs(set));
-                    captured(moe, moe.dispatch(set, stream, &tokens))?;
+                    moe.dispatch(set, stream, &tokens)?;
                     stream.copy(outputs.address, poison.address(), plane_bytes(outputs.stride))?;
-                    captured(moe, moe.scale(set, stream, 0))?;
+                    moe.scale(set, stream, 0)?;
                     stream.copy(rows.address, poison.address(), plane_bytes(rows.stride))?;
-                    captured(moe, moe.combine(set, stream, &to))?;
+                    moe.combine(set, stream, &to)?;
                 }
             }
             Ok(())
@@ -193,13 +193,4 @@ impl<'a> Part<'a> {
 /// A small integer as bf16.
 fn bf16(value: u32) -> [u8; 2] {
     ((value as f32).to_bits().wrapping_shr(16) as u16).to_le_bytes()
-}
-
-/// The error of a launch inside a capture.
-fn captured(moe: &GpuMoe, launched: std::result::Result<(), GpuMoeError>) -> std::result::Result<(), CallError> {
-    launched.map_err(|error| CallError::Unsupported {
-        backend: moe.device().gpu().backend(),
-        what: "capture a round".to_owned(),
-        reason: error.to_string(),
-    })
 }

@@ -80,6 +80,8 @@ fn geometry(
 pub(super) struct Kernels {
     pub(super) dispatch: Plan<Dispatch>,
     pub(super) combine: Plan<Combine>,
+    /// Which of them are made for latency.
+    pub(super) schedule: Schedule,
     /// Instead of `dispatch`, where it also sends.
     pub(super) quick_dispatch: Option<Plan<Dispatch>>,
     pub(super) outputs: Plan<Outputs>,
@@ -111,6 +113,7 @@ impl Kernels {
         };
         let scale = load("scale", plain())?;
         Ok(Self {
+            schedule,
             // Roles are taken by tickets, so that no block waits for one that has not begun: any number of them does.
             dispatch: Plan::new(
                 &load("dispatch", quantizing)?,

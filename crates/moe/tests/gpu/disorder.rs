@@ -104,7 +104,7 @@ impl Rank {
 fn disorder(mode: MoeMode, tokens: &[usize], (wave, schedule): (u32, u64), combine: MoeCombine, first: Epoch) {
     let Some(devices) = devices(tokens.len(), wave, schedule) else { return };
     let case = Case { mode, combine, ..Case::new(tokens) };
-    let options = GpuMoeOptions { deadline: PATIENCE, first, ..GpuMoeOptions::default() };
+    let options = GpuMoeOptions { deadline: Some(PATIENCE), first, ..GpuMoeOptions::default() };
     let operations = GpuMoe::in_process(&devices, &case.config(SETS), &options, &cache()).unwrap();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(SEEDS);
     let mut ranks: Vec<_> = operations.into_iter().map(|moe| Rank::new(moe, &case, &mut random)).collect();

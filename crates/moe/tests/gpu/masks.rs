@@ -172,8 +172,11 @@ fn a_generation_goes_on_after_a_failure_by_push() {
 }
 
 fn generations(mode: MoeMode, by: MoeCombine) {
-    let options =
-        GpuMoeOptions { deadline: Duration::from_millis(2500), first: Epoch(u32::MAX - 1), ..GpuMoeOptions::default() };
+    let options = GpuMoeOptions {
+        deadline: Some(Duration::from_millis(2500)),
+        first: Epoch(u32::MAX - 1),
+        ..GpuMoeOptions::default()
+    };
     let Some((case, mut operations)) = operations(mode, 64, 5, by, &options) else { return };
     let mut active = [true; 4];
     check_round(&operations, &case.problem(1), &active, Set(1));

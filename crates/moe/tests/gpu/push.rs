@@ -20,7 +20,7 @@ fn pushed(case: Case) -> Case {
 fn pair(deadline: Duration) -> Option<(Vec<GpuMoe>, Vec<DeviceProblem>)> {
     let devices = devices(2, 32, 0)?;
     let case = pushed(Case::new(&[5, 9]));
-    let options = GpuMoeOptions { deadline, ..GpuMoeOptions::default() };
+    let options = GpuMoeOptions { deadline: Some(deadline), ..GpuMoeOptions::default() };
     let operations = GpuMoe::in_process(&devices, &case.config(1), &options, &cache()).unwrap();
     let problem = case.problem(1);
     let part = |moe| DeviceProblem::new(moe, &problem, Index::I32, 0).unwrap();

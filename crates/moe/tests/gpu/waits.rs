@@ -23,7 +23,7 @@ fn a_rank_that_never_comes_is_named() {
 }
 
 fn a_rank_that_never_comes_is_named_in(mode: MoeMode) {
-    let options = GpuMoeOptions { deadline: Duration::from_millis(50), ..GpuMoeOptions::default() };
+    let options = GpuMoeOptions { deadline: Some(Duration::from_millis(50)), ..GpuMoeOptions::default() };
     let Some((operations, parts)) = pair(mode, &options) else { return };
     let (moe, part) = (&operations[0], &parts[0]);
     // SAFETY: the part is alive until its stream is done.
@@ -70,7 +70,10 @@ fn every_wait_ends_by_a_deadline_and_by_an_abort() {
 fn a_wait_ends(mode: MoeMode, phase: Phase, word: Word, aborts: bool) {
     let set = Set(1);
     let deadline = Duration::from_secs(if aborts { 100 } else { 2 });
-    let Some((operations, parts)) = pair(mode, &GpuMoeOptions { deadline, ..GpuMoeOptions::default() }) else { return };
+    let Some((operations, parts)) = pair(mode, &GpuMoeOptions { deadline: Some(deadline), ..GpuMoeOptions::default() })
+    else {
+        return;
+    };
     let (moe, part) = (&operations[0], &parts[0]);
     // SAFETY: the parts are alive until their streams are done.
     let dispatch = |rank: usize| unsafe {

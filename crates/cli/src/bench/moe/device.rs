@@ -41,6 +41,8 @@ pub(super) struct Measured {
     pub(super) link: [f64; 2],
     /// Blocks and threads of dispatch and combine.
     pub(super) grids: [[u32; 2]; 2],
+    /// Schedules of dispatch and combine.
+    pub(super) schedules: [String; 2],
     /// Multiprocessors that the larger of them takes.
     pub(super) sms: u32,
 }
@@ -82,7 +84,7 @@ pub(super) fn run(settings: &Settings, comm: &Arc<Communicator>, devices: &Devic
     let problem = settings.problem(comm.rank(), comm.ranks())?;
     let device = devices.of_rank(comm)?;
     let pins = Pins { blocks: settings.sms, ..Pins::default() };
-    let options = GpuMoeOptions { deadline: comm.timeout(), dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
+    let options = GpuMoeOptions { dispatch: pins, combine: pins, ..GpuMoeOptions::default() };
     let moe = GpuMoe::new(comm, &device, settings.config(&problem)?, &options, &devices.cache)?;
     let part = DeviceProblem::new(&moe, &problem, Index::I32, 0)?;
     let bench = Bench {
@@ -98,8 +100,12 @@ pub(super) fn run(settings: &Settings, comm: &Arc<Communicator>, devices: &Devic
     let mut barrier = Barrier::new(comm)?;
     let grids = bench.moe.grids();
     let sms = grids.map(|grid| grid.blocks.min(device.multiprocessors())).into_iter().max();
-    let mut on_device =
-        Measured { grids: grids.map(|grid| [grid.blocks, grid.threads]), sms: sms.unwrap_or(0), ..Measured::default() };
+    let mut on_device = Measured {
+        grids: grids.map(|grid| [grid.blocks, grid.threads]),
+        schedules: bench.moe.schedules().map(|mode| mode.to_string()),
+        sms: sms.unwrap_or(0),
+        ..Measured::default()
+    };
     let mut measured = super::Measured {
         rows: rows(&problem).swap_remove(comm.rank()),
         combine_by: bench.moe.combine_by().to_string(),
@@ -240,14 +246,8 @@ impl Bench {
     }
 
     fn graphs(&self) -> anyhow::Result<Graphs> {
-        let capture = |work: &dyn Fn() -> anyhow::Result<()>| -> anyhow::Result<Graph> {
-            let mut worked = Ok(());
-            let graph = self.stream().capture(|_| {
-                worked = work();
-                Ok(())
-            });
-            worked.and(Ok(graph?))
-        };
+        let capture =
+            |work: &dyn Fn() -> anyhow::Result<()>| -> anyhow::Result<Graph> { self.stream().capture(|_| work()) };
         Ok(Graphs {
             dispatch: capture(&|| self.dispatch(None))?,
             combine: capture(&|| self.combine(None))?,

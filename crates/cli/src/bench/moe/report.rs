@@ -16,6 +16,8 @@ pub(super) struct Phase {
     pub(super) end_to_end_us: f64,
     /// Blocks and threads of the kernel, on a device.
     pub(super) grid: Option<[u32; 2]>,
+    /// Its schedule, on a device.
+    pub(super) schedule: Option<String>,
     pub(super) wire_bytes: u64,
     pub(super) logical_bytes: u64,
     pub(super) wire_gbps: f64,
@@ -109,6 +111,9 @@ impl Report<'_> {
             ),
         }
         .as_str();
+        if let (Some(dispatch), Some(combine)) = (&self.dispatch.schedule, &self.combine.schedule) {
+            text += &format!("Schedule of dispatch: {dispatch}; of combine: {combine}.\n");
+        }
         if let Some(us) = self.round_us {
             text += &format!("A round in a graph of ten takes {us:.1} µs.\n");
         }

@@ -40,6 +40,8 @@ pub fn run(
         layout => Some(Arranged::new(&moe, layout, ALIGNMENT, true, 0, cache)?),
     };
     let (stream, patience) = (&part.stream, PATIENCE * comm.timeout());
+    // Ranks may share a device, and what allocates there waits for a kernel that waits for this rank.
+    comm.gather("moe tokens", &[])?;
 
     let mut times = Times::default();
     times.dispatch[0] = now_ns();
