@@ -1,10 +1,10 @@
 //! `--device`: whether the ranks work on memory of the host, on GPUs, or on GPUs that the CPU emulates.
 
 use anyhow::{Context, anyhow};
-use campanile::Communicator;
 use campanile::core::selection::Preference;
 use campanile::core::{Config, GpuChoice, Path};
 use campanile::gpu::{Cache, Device, Gpu, Settings};
+use campanile::{Communicator, GpuMoe, MoeConfig};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -66,14 +66,14 @@ impl Kind {
     }
 
     /// Refuses what MoE has on the host, and on a device not yet.
-    pub fn check_moe(self, path: Path) -> Result<(), Error> {
+    pub fn check_moe(self, config: &MoeConfig, ranks: usize, path: Path) -> Result<(), Error> {
         if self == Self::Host {
             return Ok(());
         }
         if path == Path::Queue {
             return Err(self.lacks("path queue", "its kernels load and store: use path auto or load-store"));
         }
-        Ok(())
+        GpuMoe::check_mode(config, ranks).map_err(Error::input)
     }
 
     /// The library of its devices, of which there is one at least.

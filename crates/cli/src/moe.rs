@@ -287,7 +287,8 @@ pub fn main(args: &Args) -> Result<(), Error> {
     }
     exchange.ranks = problem.ranks.len();
     let ranks = Ranks::on(args.device, exchange.ranks, options, Some(combine))?;
-    args.device.check_moe(ranks.config().path())?;
+    let operation = exchange::config(&problem, &exchange.options().map_err(Error::Failure)?);
+    args.device.check_moe(&operation, exchange.ranks, ranks.config().path())?;
     let devices = Devices::open(args.device, ranks.config())?;
     if let Some(devices) = &devices {
         devices.warn_if_shared(exchange.ranks);

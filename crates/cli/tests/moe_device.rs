@@ -146,8 +146,10 @@ fn what_a_device_cannot_do_is_refused() {
     refused(&["bench", "moe", "--tokens", &u64::MAX.to_string()], &["--tokens"]);
     if has_compiler() {
         refused(&["bench", "moe", "--device", "emulator", "--sms", "500"], &["--sms is 500", "4 multiprocessors"]);
-        let many = ["--mode", "low-latency", "--tokens", "600", "--hidden", "8", "-n", "1", "--as", "threads"];
-        refused(&emulator(&many), &["low-latency", "600 tokens a rank", "512 at most", "throughput"]);
+        let quick = ["--device", "emulator", "--mode", "low-latency"];
+        refused(&[&["moe", "-n", "9"][..], &quick].concat(), &["low-latency", "9 ranks", "at most 8", "throughput"]);
+        let many = ["bench", "moe", "--tokens", "600", "--hidden", "8"];
+        refused(&[&many[..], &quick].concat(), &["600 tokens a rank", "at most 512"]);
     }
 }
 

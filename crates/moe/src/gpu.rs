@@ -47,6 +47,7 @@ use arguments::{RECEIVE, SEND};
 use kernels::Kernels;
 use memory::State;
 use push::Push;
+use schedule::Schedule;
 use watch::Watch;
 use windows::Windows;
 
@@ -256,6 +257,14 @@ impl GpuMoe {
     /// How results come back: pull or push.
     pub fn combine_by(&self) -> MoeCombine {
         if self.push.is_some() { MoeCombine::Push } else { MoeCombine::Pull }
+    }
+
+    /// Whether a config's [`mode`](MoeConfig::mode) can be had for so many ranks: what [`new`](Self::new) would refuse.
+    ///
+    /// # Errors
+    /// [`GpuMoeError::Argument`].
+    pub fn check_mode(config: &MoeConfig, ranks: usize) -> Result<(), GpuMoeError> {
+        Schedule::of(config, ranks).map(drop)
     }
 
     /// The schedules of dispatch and combine, which [`MoeMode::Auto`] came to. A combine by push has one, for throughput.

@@ -99,7 +99,8 @@ impl Kernels {
         sharing: usize,
         cache: &Cache,
     ) -> Result<Self, GpuMoeError> {
-        let (config, schedule) = (plan.config(), Schedule::of(plan)?);
+        let config = plan.config();
+        let schedule = Schedule::of(config, plan.ranks)?;
         let load = |name: &str, compile: Compile| -> Result<Module, GpuMoeError> {
             Ok(device.compile(&source(name), &compile, cache)?)
         };

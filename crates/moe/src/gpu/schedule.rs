@@ -5,7 +5,7 @@ use campanile_core::MoeMode;
 
 use super::GpuMoeError;
 use super::arguments::NEAR;
-use crate::Plan;
+use crate::MoeConfig;
 
 /// `MAX_TOKENS` of `kernels/moe/dispatch_low_latency.cpp`.
 const MAX_TOKENS: usize = 512;
@@ -24,10 +24,9 @@ pub(super) struct Schedule {
 impl Schedule {
     /// As the config's mode says; `auto` takes low latency wherever it can be had, since its kernels are for token counts
     /// at which it is faster.
-    pub(super) fn of(plan: &Plan) -> Result<Self, GpuMoeError> {
-        let config = plan.config();
+    pub(super) fn of(config: &MoeConfig, ranks: usize) -> Result<Self, GpuMoeError> {
         let limits = [
-            ("ranks", plan.ranks, NEAR),
+            ("ranks", ranks, NEAR),
             ("tokens a rank", config.capacity, MAX_TOKENS),
             ("experts", config.expert_rank.len(), MAX_EXPERTS),
         ];
@@ -41,7 +40,7 @@ impl Schedule {
             (_, Some((what, given, most))) => Err(GpuMoeError::Argument {
                 what: "mode is low-latency, for",
                 given: format!("{given} {what}"),
-                allowed: format!("{most} at most there; use auto or throughput"),
+                allowed: format!("it takes at most {most}; use auto or throughput"),
             }),
             (_, None) => Err(GpuMoeError::Argument {
                 what: "mode is low-latency, for",

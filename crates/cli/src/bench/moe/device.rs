@@ -57,7 +57,8 @@ pub(super) fn slowest(ranks: &[&Measured], of: impl Fn(&Measured) -> &Vec<f64>) 
 impl Settings {
     /// Refuses what its device cannot do, and opens the devices that there are.
     pub(super) fn check_device(&self, ranks: &Ranks, count: usize) -> Result<Option<Devices>, Error> {
-        self.device.check_moe(ranks.config().path())?;
+        let operation = self.config(&self.problem(0, 1)?)?;
+        self.device.check_moe(&operation, count, ranks.config().path())?;
         if self.device == Kind::Host {
             let given = [("--sms", self.sms.is_some()), ("--graph", self.graph)];
             return match given.into_iter().find(|(_, given)| *given) {
