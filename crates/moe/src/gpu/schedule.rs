@@ -32,21 +32,17 @@ impl Schedule {
         ];
         let over = limits.into_iter().find(|(_, given, most)| given > most);
         let able = Self { dispatch: over.is_none() && !config.quantize, combine: over.is_none() };
-        match (config.mode, over) {
-            (MoeMode::Throughput, _) => Ok(Self { dispatch: false, combine: false }),
-            (MoeMode::Auto, _) | (MoeMode::LowLatency, None) if able.dispatch || config.mode == MoeMode::Auto => {
-                Ok(able)
+        let (given, allowed) = match (config.mode, over) {
+            (MoeMode::Throughput, _) => return Ok(Self { dispatch: false, combine: false }),
+            (MoeMode::LowLatency, Some((what, given, most))) => {
+                (format!("{given} {what}"), format!("it takes at most {most}"))
             }
-            (_, Some((what, given, most))) => Err(GpuMoeError::Argument {
-                what: "mode is low-latency, for",
-                given: format!("{given} {what}"),
-                allowed: format!("it takes at most {most}; use auto or throughput"),
-            }),
-            (_, None) => Err(GpuMoeError::Argument {
-                what: "mode is low-latency, for",
-                given: "rows that dispatch quantises".to_owned(),
-                allowed: "it moves rows as they are; use auto or throughput".to_owned(),
-            }),
-        }
+            (MoeMode::LowLatency, None) if config.quantize => {
+                ("rows that dispatch quantises".to_owned(), "it moves rows as they are".to_owned())
+            }
+            _ => return Ok(able),
+        };
+        let allowed = format!("{allowed}; use auto or throughput");
+        Err(GpuMoeError::Argument { what: "mode is low-latency, for", given, allowed })
     }
 }
