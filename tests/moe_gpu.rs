@@ -137,6 +137,7 @@ fn rounds_over_a_communicator_are_those_of_the_model() {
         let mode = if place.rank() == 1 { MoeMode::Throughput } else { MoeMode::LowLatency };
         let config = MoeConfig { mode, ..moe_config(RANKS, TOKENS, HIDDEN) };
         let moe = place.moe_of(config, &GpuMoeOptions::default())?;
+        assert_eq!(moe.deadline(), place.comm.timeout());
         let part = place.part(&moe)?;
         for round in 0..5 {
             part.poison(0x5a)?;
@@ -203,6 +204,7 @@ fn a_rank_that_never_comes_is_named_by_the_word_that_it_owes() {
         let place = Place { comm: &Arc::new(comm), ..*place };
         let moe =
             place.moe(&GpuMoeOptions { deadline: Some(Duration::from_millis(200)), ..GpuMoeOptions::default() })?;
+        assert_eq!(moe.deadline(), Duration::from_millis(200));
         if place.rank() == 0 {
             over.wait();
             return moe.check();

@@ -1,6 +1,7 @@
 // Runs the MoE kernels in the emulator without Rust, three ranks at once, so that ThreadSanitizer can watch all of it:
-// joint launches, split ones, more blocks than are resident, ranks of one schedule and the other, a masked rank. Built as smoke_test.cpp is, with the same
-// bugs: launches that finish without their release, and a dispatch without the barrier before it.
+// joint launches, split ones, more blocks than are resident, ranks of one schedule and the other, a masked rank. Built as
+// smoke_test.cpp is, with the same bugs: launches that finish without their release, and a dispatch without the barrier
+// before it.
 #include "emulator/moe_ranks.h"
 #include "moe/combine.cpp"
 #include "moe/combine_low_latency.cpp"

@@ -4,8 +4,8 @@
 // each word means. The host fills these structs from its plan; nothing here is a second source of the layout.
 //
 // Invariants. A word has one writer. The state of a set belongs to the rank and is written by one block of a launch, at a
-// time when every block of that launch has read it. After a failure (`failed`) nothing is published, and later launches
-// end at once, until the host begins a new generation.
+// time when every block of that launch that takes part has read it; others leave, whatever they have read. After a failure
+// (`failed`) nothing is published, and later launches end at once, until the host begins a new generation.
 //
 // Progress. A launch may have more blocks than fit on the device at once, and shares it with others. So roles are taken by
 // tickets, in the order in which blocks begin or finish, never by the block's index: whoever must be first is (it posts

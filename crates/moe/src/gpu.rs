@@ -254,6 +254,11 @@ impl GpuMoe {
         &self.device
     }
 
+    /// What bounds each wait on the device.
+    pub fn deadline(&self) -> Duration {
+        self.options.deadline.unwrap_or(DEADLINE)
+    }
+
     /// How results come back: pull or push.
     pub fn combine_by(&self) -> MoeCombine {
         if self.push.is_some() { MoeCombine::Push } else { MoeCombine::Pull }
@@ -482,7 +487,7 @@ impl GpuMoe {
             failed: self.state.address(&self.state.failed),
             abort: self.state.abort_address(),
             record: self.state.record_address(),
-            deadline: self.options.deadline.unwrap_or(DEADLINE).as_nanos().min(u128::from(u64::MAX / 2)) as u64,
+            deadline: self.deadline().as_nanos().min(u128::from(u64::MAX / 2)) as u64,
             rank: self.plan.rank as u32,
             ranks: self.plan.ranks as u32,
             capacity: config.capacity as u32,
