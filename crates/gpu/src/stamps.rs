@@ -1,4 +1,7 @@
 //! Times inside a graph: [`Stamps`].
+//!
+//! **Model.** A kernel of one thread writes the device's clock to a slot of memory; a graph captures it between others.
+//! **Invariants.** A stamp waits for nothing on the host and allocates nothing. Clocks of two devices are never compared.
 
 use std::time::Duration;
 

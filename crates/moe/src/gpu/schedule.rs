@@ -1,5 +1,8 @@
-//! Which schedule a phase has: throughput, or low latency where its kernel can do it. The words and the rows are the same,
-//! so that ranks need not agree.
+//! Which schedule a phase has: throughput, or low latency where its kernel can do it.
+//!
+//! **Model.** Chosen once, at construction, by the config's mode and sizes: the kernels are compiled then, and a graph that was
+//! captured keeps its own. **Invariant.** A schedule changes no word, no row and no bit of a result, so that ranks need not
+//! agree on it.
 
 use campanile_core::MoeMode;
 
